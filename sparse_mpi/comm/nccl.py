@@ -118,7 +118,7 @@ class NcclDevice:
         self.watchdog: NcclWatchdog = NcclWatchdog(host.rank, host.size, time_limit(None))
         self.version: int = nccl.get_version()
         self._nccl, self._host, self._rank = nccl, host, host.rank
-        self._number = 0  # of the device
+        self._number = 0  # number of the device
 
     def meet(self, x: Any) -> None:
         if self.watchdog.made is None:

@@ -54,7 +54,7 @@ class PointToPoint:
             requests = []
             for dest, _ in bucket:
                 requests += self.start_sending(leaving[dest], dest, ALLTOALLV)
-            for _, source in bucket:  # whose messages announce their lengths
+            for _, source in bucket:  # messages announce their lengths
                 arriving[source] = self.receive(send, source, ALLTOALLV)
             # The next bucket is begun when all of this one are sent: no more than that are on their way from here.
             self.wait(requests)

@@ -34,6 +34,6 @@ class StepReport(NamedTuple):
         }
 
 
-def combined(reports: Iterable[StepReport | None]) -> StepReport | None:
+def combined(reports: Iterable[StepReport | None], skipped: int = 0) -> StepReport | None:
     done = [report for report in reports if report is not None]
-    return reduce(lambda a, b: StepReport(*map(add, a, b)), done) if done else None
+    return reduce(lambda a, b: StepReport(*map(add, a, b)), done)._replace(skipped=skipped) if done else None

@@ -32,6 +32,8 @@ from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import DENSE, Settings
 from sparse_mpi.sparse import SparseVector
 
+NEWS, NOT_FINITE, REVISED = 1, 2, 3  # flags of an agreement; the largest of all ranks counts
+
 
 class Absence:
     """Finds the tensors without a gradient on any rank in a step, as of skipped layers, which torch leaves unchanged.
@@ -70,9 +72,6 @@ class Absence:
 @lru_cache(maxsize=64, typed=True)
 def _stated(wide: np.dtype, acc: np.dtype, k: int | str, check: bool) -> str:
     return stated(dtype=wide, acc=acc, k=k, check=check)
-
-
-NEWS, NOT_FINITE, REVISED = 1, 2, 3  # flags of an agreement; the largest of all ranks counts
 
 
 class StepRefused(FloatingPointError):
@@ -157,7 +156,7 @@ class Engine:
         self._exchanges = [self.exchange]  # of all algorithms that took turns
         self._acc: Array | None = None  # of the step under way
         self._add: Array | None = None  # to be added to it by a selection
-        self._gradient: Array | None = None  # as acc has it
+        self._gradient: Array | None = None  # gradient in acc, clipped
         self._withheld = False  # whether parts of the gradient were withheld in the step before
         self._aside: list[tuple[slice, Array]] | None = None  # the residual of frozen tensors, during a step
 
@@ -306,7 +305,7 @@ class Engine:
         Args:
             attempt: of the step, completed on all ranks.
             began: the start of the step, in `time.perf_counter` seconds.
-            traffic: of the attempt.
+            traffic: messages and bytes of the attempt.
         """
         # Take out: from here on the step cannot be attempted again
         reduction, agreed = attempt.reduction, attempt.agreed

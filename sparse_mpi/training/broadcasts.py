@@ -50,7 +50,7 @@ def broadcast_optimizer_state(
     `DistributedOptimizer` knows them, and one of torch that was made with ``model.named_parameters()``.
 
     Args:
-        optimizer: of torch; its groups are the same on all ranks.
+        optimizer: torch optimizer, with the same groups on all ranks.
         root_rank: the rank whose state is sent.
         comm: see `broadcast_parameters`.
         named_parameters: ``model.named_parameters()``, if names are to be compared that the optimizer does not know.

@@ -74,6 +74,7 @@ class Bucket:
     def __init__(self, vector: GradientVector) -> None:
         self.vector, self.reducer, self.parameters = vector, vector.reducer, vector.parameters
         self._absent: list[int] = []  # collected parameters without a gradient
+        self.unfit = False  # some gradient of the next step is not finite: no rank is to take it
 
     @cached_property
     def flat(self) -> Tensor:
@@ -83,6 +84,11 @@ class Bucket:
     @cached_property
     def _views(self) -> dict[Tensor, Tensor]:
         return dict(zip(self.parameters, self.vector.split(self.flat), strict=True))
+
+    @property
+    def finite(self) -> bool:
+        """Return True if the collected gradients are finite."""
+        return bool(self.flat.isfinite().all())
 
     @property
     def changed(self) -> bool:
@@ -118,6 +124,7 @@ class Bucket:
         """Begin to reduce the collected gradients, times ``factor``; half precision is widened before it is scaled."""
         wide = torch.promote_types(self.flat.dtype, torch.float32)
         gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
+        self.reducer.engine.unfit, self.unfit = self.unfit, False
         return self.vector.start(gradient, self._absent, density=density, check=check)
 
     @torch.no_grad()

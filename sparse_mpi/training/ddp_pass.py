@@ -63,7 +63,7 @@ class BackwardPass:
         return self.arrivals[-1].future
 
     def _begin(self, arrival: Arrival) -> None:
-        if arrival.buffer.is_sparse or not arrival.buffer.numel():  # of parameters without elements
+        if arrival.buffer.is_sparse or not arrival.buffer.numel():  # parameters without elements send nothing
             return
         if arrival.names in self._gradients.vectors or arrival.names in self._before:
             self._adopt(arrival)

@@ -27,11 +27,11 @@ from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_schedule, cut, order_groups, trained_parameters
-from sparse_mpi.training.diloco_loads import LoadedWeights, bits_of
+from sparse_mpi.training.diloco_loads import LoadedWeights, crc_of
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.hooks import Hooks, nested
-from sparse_mpi.training.live_ranks import LiveRanks, OfRanks, ranks_given
+from sparse_mpi.training.live_ranks import LiveRanks, ranks_given, refuse_copy
 from sparse_mpi.training.named_gradients import NamedGradients, in_one_order
 from sparse_mpi.training.optimizer_rule import momentum_rule
 from sparse_mpi.training.own_step import Unstepped
@@ -40,7 +40,7 @@ from sparse_mpi.training.sgd_steps import along_gradients
 WITHIN = "weights must not be loaded within globally(), behind which a rank has its own again; load them behind it"
 
 
-class DiLoCo(OfRanks):
+class DiLoCo:
     """Local steps of ``inner_optimizer``, and joint steps of ``outer_optimizer`` on all ranks.
 
     Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
@@ -75,6 +75,8 @@ class DiLoCo(OfRanks):
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
+
+    __reduce_ex__ = refuse_copy
 
     def __init__(
         self,
@@ -243,7 +245,7 @@ class DiLoCo(OfRanks):
         if loaded := self._loads.taken():
             for fragment in self.fragments:
                 fragment.begin_anew(loaded)
-            bits = [bits_of(fragment.common) for fragment in self.fragments]
+            bits = [crc_of(fragment.common) for fragment in self.fragments]
             self._ranks.ask(lambda comm: check_consistency(comm, f"call=model.load_state_dict weights={bits}"))
 
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:

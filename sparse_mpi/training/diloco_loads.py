@@ -54,7 +54,7 @@ class LoadedWeights:
         Weights that were swapped for others, and back, are what they were.
         """
         before, self._before = self._before, {}
-        return {parameter for parameter, bits in before.items() if bits_of(parameter) != bits}
+        return {parameter for parameter, bits in before.items() if crc_of(parameter) != bits}
 
     def _loading(self, module: nn.Module, state: Mapping[str, Any], prefix: str, assigns: bool) -> None:
         own = module.named_parameters(recurse=False, remove_duplicate=False)
@@ -62,9 +62,9 @@ class LoadedWeights:
             if assigns or self.refused:
                 raise RuntimeError(self.refused or ASSIGNS)
             if parameter not in self._before:
-                self._before[parameter] = bits_of(parameter)
+                self._before[parameter] = crc_of(parameter)
 
 
-def bits_of(tensor: Tensor) -> int:
+def crc_of(tensor: Tensor) -> int:
     """Return a checksum of the bits of a tensor, in their order."""
     return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

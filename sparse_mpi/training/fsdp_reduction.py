@@ -16,7 +16,7 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined, sharded_like
 from sparse_mpi.training.grammar import StepOrder
-from sparse_mpi.training.live_ranks import OfRanks
+from sparse_mpi.training.live_ranks import refuse_copy
 from sparse_mpi.training.named_gradients import NamedGradients, finished
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
@@ -26,7 +26,7 @@ JOINED_BYTES = 250e6  # the most gradients on a GPU that are one vector
 ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 
 
-class ShardedReduction(OfRanks):
+class ShardedReduction:
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
     `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
@@ -41,6 +41,8 @@ class ShardedReduction(OfRanks):
         check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces. Must be
             equal on all replicas.
     """
+
+    __reduce_ex__ = refuse_copy
 
     def __init__(
         self,

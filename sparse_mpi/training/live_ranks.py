@@ -24,14 +24,12 @@ def ranks_given(comm: object, options: dict[str, T]) -> tuple[Comm, Team | None,
     return transport, None, {}
 
 
-class OfRanks:
-    """Base of what works with the other ranks, and therefore cannot be copied."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            f"{type(self).__name__} must not be copied or pickled, for it takes part in the messages of its ranks; "
-            "save its state, and load that into another one"
-        )
+def refuse_copy(x: object, protocol: Any) -> Any:
+    """Raise TypeError: the ``__reduce_ex__`` of what works with the other ranks, and therefore cannot be copied."""
+    raise TypeError(
+        f"{type(x).__name__} must not be copied or pickled, for it takes part in the messages of its ranks; "
+        "save its state, and load that into another one"
+    )
 
 
 class LiveRanks:

@@ -1,4 +1,4 @@
-"""Whether a program changes gradients between their passes and its step: `Looks`."""
+"""Changes of gradients between their passes and the step, in the first steps: `Looks`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparse_mpi.training.hooks import bits_of
 
 
 class Looks:
-    """Looks on for some steps, which show whether gradients are final when they come.
+    """Finds changes of gradients between arrival and step, during the first steps.
 
     Args:
         steps: number of steps.

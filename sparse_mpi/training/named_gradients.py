@@ -96,7 +96,7 @@ def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
 def refusal(vectors: Iterable[GradientVector], beside: StepRefused | None = None) -> StepRefused | None:
     """Wait for all attempts under way; if one was refused, or is ``beside``, withdraw the others and return it.
 
-    All ranks refuse alike.     Raises the first other error then; else `GradientVector.wait` raises it.
+    All ranks refuse alike. The first other error is raised then; else `GradientVector.wait` raises it.
     """
     refused: list[StepRefused] = [] if beside is None else [beside]
     errors: list[Exception] = []

@@ -25,12 +25,12 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.monitor.watch import Quality, Watch
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.engine import Engine, StepRefused
+from sparse_mpi.reduction.engine import StepRefused
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.grammar import CHANGED, LEFT, NOT_FINITE, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.hooks import DENSE, UNSEEN, Hooks, kind_of, kinds_in
-from sparse_mpi.training.live_ranks import LiveRanks, OfRanks
+from sparse_mpi.training.live_ranks import LiveRanks, refuse_copy
 from sparse_mpi.training.looks import Looks
 from sparse_mpi.training.named_gradients import NamedGradients, Total, finished, in_one_order, parameters_of, refusal
 from sparse_mpi.training.optimizer_steps import LOGGER, steps_along
@@ -40,7 +40,7 @@ from sparse_mpi.training.sparse_gradients import SparseGradients
 LOOKS = 2  # steps that show whether gradients are final when they come: reductions begin in `synchronize`
 
 
-class GradientReduction(OfRanks):
+class GradientReduction:
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, when all its
@@ -71,6 +71,8 @@ class GradientReduction(OfRanks):
         overflowed: a gradient of the last step was not finite on some rank, and nothing was reduced.
         skipped: steps so far of which that is true.
     """
+
+    __reduce_ex__ = refuse_copy
 
     def __init__(
         self,
@@ -206,8 +208,7 @@ class GradientReduction(OfRanks):
     @property
     def report(self) -> StepReport | None:
         """Return the report of this rank's last step, all buckets together; None before the first."""
-        report = combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report])
-        return None if report is None else report._replace(skipped=self.skipped)
+        return combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report], self.skipped)
 
     def synchronize(self) -> list[Total]:
         """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
@@ -237,8 +238,14 @@ class GradientReduction(OfRanks):
         waiting = self.buckets[self._next :]
         if problem is not None:
             self._object(problem)
-        if self._scale is not None and self._scale.found():  # in gradients that have been changed since
-            self._next_part.unfit = True
+        for bucket in waiting:
+            bucket.collect(scale)
+        if self._scale is not None:
+            # What a scaler leaves out leaves no trace, to the bit. It knows of gradients that were changed since, too
+            parts: list[Any] = [self.sparse, *waiting] if self.sparse.dims else waiting
+            unfit = self._scale.found() or not all(part.finite for part in parts)
+            for part in parts:
+                part.unfit = unfit
         # Start: tables first, because the norm of their sum is a part of the whole gradient's
         if self.sparse.dims:
             self.sparse.start(self._ranks.begin)
@@ -247,6 +254,8 @@ class GradientReduction(OfRanks):
         if refused is not None and refused.revised:
             self._begin_late()
             self._next = 0
+            for bucket in self.buckets:
+                bucket.collect(scale)
             factor = self._start_rest(self.buckets, scale)
             refused = self._refusal()
         if refused is not None:
@@ -258,8 +267,6 @@ class GradientReduction(OfRanks):
 
     def _start_rest(self, waiting: Sequence[Bucket], scale: float) -> float:
         """Start the buckets that wait, times a factor that clips the whole gradient, and return that."""
-        for bucket in waiting:
-            bucket.collect(scale)
         # Of each that waits none has been started
         factor = 1.0 if self._max_norm is None else self._clipping_factor(self._max_norm, scale)
         for bucket in waiting:
@@ -460,12 +467,7 @@ class GradientReduction(OfRanks):
             self._start(self.buckets[self._next])
 
     def _object(self, problem: str) -> None:
-        self._next_part.objection = RuntimeError(problem)
-
-    @property
-    def _next_part(self) -> Engine | SparseGradients:
-        """Return what agrees next."""
-        return self.buckets[self._next].reducer.engine if self.buckets else self.sparse
+        (self.buckets[self._next].reducer.engine if self.buckets else self.sparse).objection = RuntimeError(problem)
 
     def _start(self, bucket: Bucket, factor: float = 1.0, collected: bool = False, early: bool = False) -> None:
         if not collected:

@@ -137,6 +137,11 @@ class SparseGradients:
         self._absence = Absence(len(self.dims))
 
     @property
+    def finite(self) -> bool:
+        gradients = [p.grad for p in self.dims if p.grad is not None]
+        return all(bool((g._values() if g.is_sparse else g).isfinite().all()) for g in gradients)
+
+    @property
     def norm(self) -> float:
         """Return the L2 norm of the mean of all gradients together, once their sum is there; 0 if there are none."""
         return self._handle.wait().norm if self._handle is not None else 0.0

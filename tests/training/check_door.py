@@ -85,6 +85,12 @@ class Ground:
         assert self.rows(np.array([bool(said)])).all(), f"raised on some ranks alone: {said!r}"
         return said
 
+    def names(self, mistakes: Mapping[str, tuple[Callable[[], object], str]]) -> None:
+        """Assert that every rank says of each mistake what goes with it, a regular expression."""
+        for name, (call, words) in mistakes.items():
+            said = self.refused(call)
+            assert re.match(words, said), f"{name}: {said}"
+
 
 def check(doors: tuple[str, ...] = ALL, variants: Mapping[str, dict[str, Any]] | None = None) -> Callable:
     """Have a function be a check of these doors, once for each of the variants: ``only`` these doors, and a program."""

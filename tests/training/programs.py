@@ -136,12 +136,17 @@ class Torch:
         if call.name in ("skip", "flush"):
             self.reduced = False
 
+    def opened(self, number: int, call: Call, door: Callable[[int, Call], None]) -> Call:
+        """Take the pass of a closure at a door whose passes reduce; return the step that is left, or another call."""
+        if call.name != "closure":
+            return call
+        self.each(number, Call("zero_grad", True))
+        door(number, Call("backward", call.value))
+        return Call("bare_step")
+
     def ddp(self, number: int, call: Call) -> None:
         """Reduce in a backward pass."""
-        if call.name == "closure":
-            self.each(number, Call("zero_grad", True))
-            self.ddp(number, Call("backward", call.value))
-            call = Call("bare_step")
+        call = self.opened(number, call, self.ddp)
         if call.name in STEPS and self.program.takes_momentum:
             self.rest()
         self.each(number, call)
@@ -159,10 +164,7 @@ class Torch:
 
     def fsdp(self, number: int, call: Call) -> None:
         """Reduce what has come since the last pass that was reduced, and add that to ``.grad``."""
-        if call.name == "closure":
-            self.each(number, Call("zero_grad", True))
-            self.fsdp(number, Call("backward", call.value))
-            call = Call("bare_step")
+        call = self.opened(number, call, self.fsdp)
         if call.name not in (*PASSES, "unreduced"):
             self.each(number, call)
             return

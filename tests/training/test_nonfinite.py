@@ -67,6 +67,28 @@ def test_a_step_that_is_not_finite_leaves_no_trace(ranks, kind, where, overlap, 
     assert said(ranks, caplog, "all ranks leave this step out, 1 so far")
 
 
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_a_step_that_a_scaler_leaves_out_leaves_no_trace_to_the_bit(ranks, where):
+    """One layer of one rank has overflowed, and the others' gradients are not attempted."""
+
+    def body(comm):
+        model, scaler = wide_net(), torch.amp.GradScaler("cpu", init_scale=8.0)
+        optimizer = wrapped(model, comm, torch.optim.AdamW, lr=0.01, density=0.2, scaler=scaler)
+        for number in range(4):
+            before = memory(model, optimizer)
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, comm.rank, number)).backward()
+            if number == 3 and comm.rank == comm.size - 1:
+                list(model.parameters())[0 if where == "first" else -1].grad.view(-1)[0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 4.0
+        for x, y in zip(tree_leaves(memory(model, optimizer)), tree_leaves(before), strict=True):
+            assert np.array_equal(x, y)
+
+    ranks.run(body)
+
+
 def test_a_guard_of_the_users_own_skips_one_step(ranks):
     def body(comm):
         model, skipped = wide_net(), []

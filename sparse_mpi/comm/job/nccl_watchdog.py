@@ -24,7 +24,7 @@ class NcclWatchdog(Watchdog):
         self._closing = threading.RLock()  # held while a thread asks NCCL, and while the communicator is given up
         self._failure: Exception | None = None
         self._entered = 0.0  # when the exchange began that the host is queueing; 0: it queues none
-        self._stream: Any = None  # of the last exchange
+        self._stream: Any = None  # stream of the last exchange
         # The event behind that, when it was recorded, and the event that was seen done
         self._event: Any = None
         self._recorded, self._done = 0.0, None
@@ -74,7 +74,7 @@ class NcclWatchdog(Watchdog):
         # CUDA is asked once, when the time is over: a question from here would spoil a graph that is being captured
         if event is None or event is self._done or now - self._recorded <= self.timeout:
             return False
-        with suppress(Exception):  # of a capture: asked again
+        with suppress(Exception):  # a capture is under way: asked again
             if not event.done:
                 return True
             self._done = event
