@@ -14,6 +14,7 @@ from sparse_mpi.comm.base import Comm, hashed
 
 TEXT_BYTES = 400  # of each rank's statement, in the error message
 FLAGS = 4
+PARTED = "parted"  # attribute of a `Comm`: what differed, see `together`
 NO_WORDS = np.zeros((0, 0), np.int64)
 
 
@@ -70,6 +71,10 @@ def check_consistency(
     The ``message`` ``(1 + m,)`` int64, if any, has one word for the comparison and m others. Returns the m words of all
     ranks ``(P, m)``, and the largest ``flag``, below `FLAGS`.
     """
+    if apart := comm.attributes.get(PARTED):
+        if failed:
+            return NO_WORDS, flag
+        raise ValueError(apart)
     # Compare: the hash and the flag make one int64.
     digest = hashed(statement)
     mine = FLAGS * digest + flag  # different digests differ by more than flags
@@ -92,9 +97,23 @@ def check_consistency(
     text = np.frombuffer(encoded.ljust(TEXT_BYTES), np.uint8)
     # The cut may have left half a character.
     statements = [bytes(row).decode(errors="replace").strip() for row in comm.allgather(text, control=True)]
+    problem = f"all ranks must call with the same arguments, but\n{_quote(statements)}"
+    if apart is not None:
+        comm.attributes[PARTED] = problem
     if not failed:
-        raise ValueError(f"all ranks must call with the same arguments, but\n{_quote(statements)}")
+        raise ValueError(problem)
     return rows, flag
+
+
+def together(comm: Comm, several: bool) -> None:
+    """Have a first difference end all the operations of a call that has ``several``, until it says False.
+
+    Other ranks may be in a call of fewer operations, and would leave this one waiting in those that follow.
+    """
+    if several:
+        comm.attributes[PARTED] = ""
+    else:
+        comm.attributes.pop(PARTED, None)
 
 
 def stated(**facts: object) -> str:

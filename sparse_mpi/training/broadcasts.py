@@ -64,7 +64,8 @@ def broadcast_optimizer_state(
         check_whole("root_rank", root_rank, 0, most=transport.size - 1)
         check_instance("optimizer", optimizer, Optimizer)
         given = [] if named_parameters is None else _named_tensors(named_parameters)
-        names = getattr(getattr(optimizer, "reduction", None), "names", {}) | {p: name for name, p in given}
+        bucketing = getattr(getattr(optimizer, "reduction", None), "bucketing", None)
+        names = ({} if bucketing is None else bucketing.names) | {p: name for name, p in given}
         groups = [
             [f"{names.get(p, name)}:{_checked_form('parameter', p)}" for p, name in _members(group)]
             for group in optimizer.param_groups

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sparse_mpi.checks import check_range
-from sparse_mpi.comm.background import Handle
 from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
 
 HOST_MB, DEVICE_MB = 25.0, 250.0  # of a bucket, in 10^6 bytes; on a device there are no more than a few
@@ -69,12 +68,17 @@ def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
 
 
 class Bucket:
-    """The gradients of some parameters as one vector: collected when final, reduced, and handed back."""
+    """The gradients of some parameters in a buffer of their own: the `Place` of `DistributedOptimizer`.
+
+    Attributes:
+        vector: reduces the gradients.
+        factor: multiplies the gradients that `collect` returns next.
+    """
 
     def __init__(self, vector: GradientVector) -> None:
         self.vector, self.reducer, self.parameters = vector, vector.reducer, vector.parameters
         self._absent: list[int] = []  # collected parameters without a gradient
-        self.unfit = False  # some gradient of the next step is not finite: no rank is to take it
+        self.factor = 1.0  # of the gathered gradients, which clips them
 
     @cached_property
     def flat(self) -> Tensor:
@@ -114,28 +118,24 @@ class Bucket:
         parameter.grad = view if not apart else view.clone() if gradient is view else gradient
         return True
 
-    def collect(self, scale: float = 1.0, apart: bool = False) -> None:
+    def gather(self, scale: float = 1.0, apart: bool = False) -> None:
         """Take all gradients as they are now, see `take`, divided by a loss ``scale``; None is zero."""
         self._absent = [number for number, parameter in enumerate(self.parameters) if not self.take(parameter, apart)]
         if scale != 1.0:
             self.flat.div_(scale)
 
-    def start(self, *, density: float | None, check: bool, factor: float = 1.0) -> Handle[Total]:
-        """Begin to reduce the collected gradients, times ``factor``; half precision is widened before it is scaled."""
+    def collect(self) -> tuple[Tensor, Collection[int]]:
+        """Return the gathered gradients, times `factor`; half precision is widened before it is scaled."""
+        factor, self.factor = self.factor, 1.0
         wide = torch.promote_types(self.flat.dtype, torch.float32)
-        gradient = self.flat if factor == 1 else self.flat.to(wide) * factor
-        self.reducer.engine.unfit, self.unfit = self.unfit, False
-        return self.vector.start(gradient, self._absent, density=density, check=check)
+        return self.flat if factor == 1 else self.flat.to(wide) * factor, self._absent
 
     @torch.no_grad()
-    def finish(self, average: bool, scale: float = 1.0, flushed: bool = False) -> Total:
-        """Wait for the sum and return it; set ``.grad`` of the parameters to its mean, or it, times ``scale``."""
-        total = self.vector.wait(flushed)
-        # The loss scaler, which divides .grad by the scale, is to find it there
-        write_mean(total, (self.reducer.ranks if average else 1.0) / scale, self.flat)
-        # Skipped are parameters without a gradient on any rank; in a flush there is no gradient at all
-        self._hand_back(range(len(self.parameters)) if flushed else self.reducer.absence.everywhere)
-        return total
+    def write(self, total: Total, divisor: float) -> None:
+        """Set ``.grad`` of the parameters to ``total / divisor``."""
+        write_mean(total, divisor, self.flat)
+        # Skipped are parameters without a gradient on any rank
+        self._hand_back(self.vector.reducer.absence.everywhere)
 
     @torch.no_grad()
     def fail(self) -> None:

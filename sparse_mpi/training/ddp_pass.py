@@ -6,16 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sparse_mpi.arrays import describe
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import in_turn, progress_thread_of
 from sparse_mpi.monitor.step_report import StepReport, combined
+from sparse_mpi.reduction.once import sparse_allreduce
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.hooks import in_backward
-from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, finished, refusal, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, Total, write_mean
+from sparse_mpi.training.passes import Pass
 from sparse_mpi.training.sparse_gradients import mean_of, refused_in, staged, summed
 
 
@@ -27,16 +29,64 @@ class Arrival(NamedTuple):
     future: torch.futures.Future[Tensor]
 
 
+class DDPBuckets:
+    """Gradients of a vector in parts of DDP's buckets: the `Place` of DDP's hook.
+
+    Args:
+        vector: reduces the gradients.
+        parts: gradients of its parameters in DDP's buckets; or one bucket ``(n,)`` of all.
+        used: parameters whose gradients have grown since the last reduction.
+
+    Attributes:
+        views: True where ``.grad`` of a parameter is a view of DDP's bucket.
+    """
+
+    def __init__(self, vector: GradientVector, parts: Sequence[Tensor], used: Collection[Tensor]) -> None:
+        self.vector, self._parts, self._used = vector, parts, used
+        self.flat = parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+        memory = {part.untyped_storage().data_ptr() for part in parts}
+        members = [(p, p.grad) for p in vector.parameters if p.grad is not None]
+        viewed = [(p, gradient) for p, gradient in members if gradient.untyped_storage().data_ptr() in memory]
+        self.views = bool(viewed)
+        for parameter, gradient in viewed:  # behind zero_grad() DDP's own comes again, which is then another object
+            parameter.grad = gradient.detach()
+
+    def collect(self) -> tuple[Tensor, list[int]]:
+        # Where torch's optimizers leave a parameter alone, momentum stays as it is
+        parts = enumerate(zip(self.vector.parameters, self.vector.split(self.flat), strict=True))
+        return self.flat, [number for number, (p, part) in parts if p.grad is None and not bool(part.any())]
+
+    def write(self, total: Total, divisor: float) -> None:
+        flat = write_mean(total, divisor, self.flat)
+        for own, part in zip(self._parts, flat.split([part.numel() for part in self._parts]), strict=True):
+            if own.data_ptr() != part.data_ptr():  # reduced in other memory than DDP's
+                own.copy_(part.view_as(own))
+        # DDP leaves .grad of a parameter alone that no rank has used: residuals and momentum are written here. Within
+        # join, outside of a backward pass, all gradients stay as they are
+        parts = self.vector.split(flat) if in_backward() else []
+        nowhere = self.vector.reducer.absence.everywhere
+        for number, (parameter, part) in enumerate(zip(self.vector.parameters, parts, strict=False)):
+            if parameter in self._used:
+                continue
+            if parameter.grad is not None:
+                parameter.grad.copy_(part)
+            elif number in nowhere and parameter.requires_grad and bool(part.any()):
+                parameter.grad = part.to(parameter, copy=True)
+
+    def fail(self) -> None:
+        """Leave that to the pass, which has DDP's whole buckets."""
+
+
 class BackwardPass:
     """Reduces the buckets of one backward pass, each on arrival, or with a scaler when all are there.
 
     Args:
-        before: the buckets of the last pass, by their names: one that recurs becomes a vector.
+        before: buckets of the last pass, by their names: one that recurs becomes a vector.
         used: parameters whose gradients have grown since the last reduction.
-        options: of `SparseAllreduce.start`.
+        options: options of `SparseAllreduce.start`.
 
     Attributes:
-        arrivals: the buckets so far, in their order.
+        arrivals: buckets so far, in their order.
     """
 
     def __init__(
@@ -51,9 +101,9 @@ class BackwardPass:
         self.arrivals: list[Arrival] = []
         self._gradients, self._order = gradients, order
         self._before, self._used, self._options = before, used, options
-        # Reductions: their vectors, the buffers that get the means, and the places of DDP that get their parts
-        self._under_way: list[tuple[GradientVector, Tensor, Sequence[Tensor]]] = []
+        self._pass = Pass()
         self._waiting: list[Arrival] = []  # buckets that are no vectors
+        self._unfit = False  # a gradient that a scaler has scaled has overflowed
 
     def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
         devices: list[int | str | torch.device] | None = None if buffer.device.type == "cpu" else [buffer.device]
@@ -82,19 +132,13 @@ class BackwardPass:
         shaped = zip(members, parts, strides, strict=True)
         return [part.as_strided(p.shape, of) if of else part.view(p.shape) for p, part, of in shaped]
 
-    def _start(self, vector: GradientVector, places: Sequence[Tensor]) -> None:
-        gradient = places[0].reshape(-1) if len(places) == 1 else torch.cat([place.reshape(-1) for place in places])
-        members, buckets = vector.parameters, {place.untyped_storage().data_ptr() for place in places}
-        views = [(p, g) for p in members if (g := p.grad) is not None and g.untyped_storage().data_ptr() in buckets]
+    def _start(self, vector: GradientVector, parts: Sequence[Tensor]) -> None:
+        place = DDPBuckets(vector, parts, self._used)
         # A pass adds to each gradient, and where they are views of DDP's bucket each of these counts for all
-        self._order.check(vector, gradient, vector.left(members, len(members) if views else 1))
-        for parameter, view in views:  # behind zero_grad() DDP's own comes again, which is then another object
-            parameter.grad = view.detach()
-        # Where torch's optimizers leave a parameter alone, momentum stays as it is
-        parts = enumerate(zip(members, vector.split(gradient), strict=True))
-        absent = [number for number, (p, part) in parts if p.grad is None and not bool(part.any())]
-        vector.start(gradient, absent, **self._options)
-        self._under_way.append((vector, gradient, places))
+        members = vector.parameters
+        self._order.check(vector, place.flat, vector.left(members, len(members) if place.views else 1))
+        vector.reducer.engine.unfit = self._unfit
+        self._pass.begin(place, **self._options)
 
     def finish(self) -> StepReport | None:
         """Reduce the rest, once all buckets are there, and give DDP the means.
@@ -102,14 +146,10 @@ class BackwardPass:
         Returns None if a gradient of some rank was not finite, and nothing was reduced: DDP gets NaN. Raises the first
         error of a reduction, with nothing under way.
         """
-        scale, comm = 1.0, self._gradients.comm
+        scale, comm = self._order.loss_scale() if self._order.scaled else 1.0, self._gradients.comm
         if self._order.scaled:
-            scale = self._order.loss_scale()
             values = [buffer._values() if buffer.is_sparse else buffer for _, buffer, _ in self.arrivals]
-            overflows = np.array([not all(bool(x.isfinite().all()) for x in values)], np.uint8)
-            if in_turn(comm, lambda: comm.allreduce(overflows, "max", control=True))[0]:
-                self._leave_out()
-                return None
+            self._unfit = not all(bool(x.isfinite().all()) for x in values)
             # Residuals, and rows of tables, are without the scale
             for arrival in self.arrivals:
                 arrival.buffer.div_(scale)
@@ -117,15 +157,17 @@ class BackwardPass:
         self._regroup()
         own = [staged(rows, rows, rows.sparse_dim()) for _, rows, _ in self.arrivals if rows.is_sparse]
         skips = self._gradients.settings.nonfinite == "skip"
-        rows = progress_thread_of(comm).start(partial(summed, own, comm, skips=skips)) if own else None
-        if refusal((vector for vector, *_ in self._under_way), refused_in(rows)) is not None:
+        rows = (
+            progress_thread_of(comm).start(partial(summed, own, comm, skips=skips, unfit=self._unfit)) if own else None
+        )
+        if self._pass.refused(refused_in(rows)) is not None:
             self._leave_out()
             return None
+        vectors = [place.vector for place in self._pass.begun]
         try:
-            finished(partial(self._write_mean, *reduction, comm.size / scale) for reduction in self._under_way)
+            self._pass.write(lambda vector: comm.size / scale)
         finally:
             tables = rows.wait() if rows is not None else None
-        vectors = [vector for vector, *_ in self._under_way]
         self._order.reduced(*vectors)
         self._gradients.flushed = False
         # DDP takes the means from its futures: all of them are written by now
@@ -136,7 +178,8 @@ class BackwardPass:
 
     def _regroup(self) -> None:
         """Reduce gradients of buckets that are no vectors in unused vectors, if they fit; else as they are."""
-        absent = [vector for vector in self._gradients if all(vector is not one for one, *_ in self._under_way)]
+        begun = {place.vector for place in self._pass.begun}
+        absent = [vector for vector in self._gradients if vector not in begun]
         parts: dict[str, Tensor] = {}
         for arrival in self._waiting:
             parts |= zip(arrival.names, self._places(arrival), strict=True)
@@ -152,21 +195,17 @@ class BackwardPass:
             (buffer._values() if buffer.is_sparse else buffer).fill_(torch.nan)
             future.set_result(buffer)
 
-    def _write_mean(self, vector: GradientVector, gradient: Tensor, places: Sequence[Tensor], divisor: float) -> None:
-        write_mean(vector.wait(), divisor, gradient)
-        for place, part in zip(places, gradient.split([place.numel() for place in places]), strict=True):
-            if place.data_ptr() != part.data_ptr():  # reduced in other memory than DDP's
-                place.copy_(part.view_as(place))
-        # DDP leaves .grad of a parameter alone that no rank has used: residuals and momentum are written here. Within
-        # join, outside of a backward pass, all gradients stay as they are
-        parts = vector.split(gradient) if in_backward() else []
-        for parameter, part in zip(vector.parameters, parts, strict=False):
-            if parameter in self._used:
-                continue
-            if parameter.grad is not None:
-                parameter.grad.copy_(part)
-            elif parameter.requires_grad and bool(part.any()):
-                parameter.grad = part.to(parameter, copy=True)
+
+def plain_mean(buffer: Tensor, comm: Comm) -> torch.futures.Future[Tensor]:
+    """Return the dense mean of a bucket, in its own buffer; of sparse tensors row by row. Collective."""
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    if buffer.is_sparse:
+        own = staged(buffer, buffer, buffer.sparse_dim())
+        future.set_result(mean_of(in_turn(comm, lambda: summed([own], comm)).sums[0], buffer, comm.size))
+    else:
+        total = in_turn(comm, lambda: sparse_allreduce(buffer, comm=comm, algorithm="dense").total)
+        future.set_result(write_mean(total, comm.size, buffer))
+    return future
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:

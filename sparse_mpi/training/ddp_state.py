@@ -4,24 +4,23 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.checks import check_whole
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
-from sparse_mpi.reduction.form import WHOLE
-from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket
+from sparse_mpi.training.ddp_pass import BackwardPass, names_of_bucket, plain_mean
+from sparse_mpi.training.door import Door
 from sparse_mpi.training.grammar import NOT_FINITE, StepOrder, scaler_in_use
 from sparse_mpi.training.hooks import Hooks
 from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.named_gradients import NamedGradients, Names, names_in, names_of
+from sparse_mpi.training.named_gradients import NamedGradients, Names, names_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
-from sparse_mpi.training.optimizer_steps import LOGGER, OptimizerSteps
+from sparse_mpi.training.optimizer_steps import LOGGER
 
 if TYPE_CHECKING:  # torch's types have it there alone
     from torch._C._distributed_c10d import GradBucket
@@ -29,7 +28,7 @@ else:
     from torch.distributed import GradBucket
 
 
-class SparseState:
+class SparseState(Door):
     """The state of `sparse_hook` on one rank, for the whole training. Making one is collective.
 
     If the process group is not initialised yet, the ranks meet, and compare arguments, in the first step. A copy does
@@ -45,13 +44,9 @@ class SparseState:
         momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated. None:
             all ranks of the job, see `as_comm`.
-        dense_steps: the number of dense steps at the beginning.
+        dense_steps: number of dense steps at the beginning.
         scaler: the ``torch.amp.GradScaler`` in use, if any. A step in which a gradient of any rank overflows leaves no
             trace; reductions begin when the last bucket is there.
-
-    Attributes:
-        report: the `StepReport` of this rank's last step, all buckets together; None before the first step.
-        check_every: assert both laws in one step out of this many, 0 for never; costs two dense allreduces.
 
     Raises:
         TypeError, ValueError: bad arguments, arguments that differ between ranks, or a process group that is not
@@ -72,15 +67,12 @@ class SparseState:
         scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:
-        self.dense_steps: int = dense_steps
-        self.check_every: int = 0
-        self.steps: int = 0  # steps made so far
-        self.skipped: int = 0  # steps left out so far, because a gradient was not finite
-        self.report: StepReport | None = None
+        self._report: StepReport | None = None
         self._before: set[Names] = set()  # the buckets that DDP had in the last step
         self._pass: BackwardPass | None = None  # the one under way
         self._hooks: Hooks | None = None
         self._used: set[torch.Tensor] = set()  # parameters whose gradients have grown since the last reduction
+        self._detached = False
         self._incomplete = False  # a copy, of one that had an optimizer's momentum or a scaler
 
         def prepare() -> None:
@@ -93,7 +85,7 @@ class SparseState:
             check_whole("dense_steps", dense_steps, 0, "steps")
             self._scaler = scaler_in_use(scaler)
             parameters = {name: parameter for parameter, name in self._names.items()}
-            self._gradients = NamedGradients(parameters, settings, share)
+            Door.__init__(self, NamedGradients(parameters, settings, share), optimizer, dense_steps=dense_steps)
 
         self._given, self._met = comm, False
         if comm is None and not dist.is_initialized():
@@ -101,22 +93,15 @@ class SparseState:
         else:
             self._meet(prepare)
         self._order = StepOrder(optimizer, self._rule.mode, self._scaler)
-        if optimizer is not None:
-            self._gradients.follow(optimizer)
-            ready = self._order.stepped
-            OptimizerSteps(optimizer, self._rule, self._gradients, divisor=lambda: self.comm.size, ready=ready)
+        self.lead(self._rule, self._order.stepped)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy: without ranks, work under way, optimizer and scaler."""
         incomplete = self._incomplete or self._rule.mode != "local" or self._scaler is not None
         anew: dict[str, Any] = {"_given": None, "_met": False, "_scaler": None, "_before": set(), "_pass": None}
         anew |= {"_used": set(), "_hooks": None, "_order": StepOrder(None, "local"), "_incomplete": incomplete}
+        anew |= {"_optimizer": None, "_steps": None}
         return vars(self) | anew
-
-    @property
-    def comm(self) -> Comm:
-        """Return the ranks that reduce; RuntimeError as long as they have not met."""
-        return self._gradients.comm
 
     def _meet(self, prepare: Callable[[], object] = lambda: None) -> None:
         """Have the ranks compare their arguments, after ``prepare()``, unless they have; collective then."""
@@ -139,7 +124,7 @@ class SparseState:
                     "state must know the optimizer whose momentum it has, and the scaler, got a copy without; make "
                     "SparseState(model.named_parameters(), ...) with them, and load the copy's state_dict() into it"
                 )
-            gradients, settings = self._gradients, self._gradients.settings
+            gradients, settings = self.gradients, self.gradients.settings
             say(density=gradients.share, algorithm=settings.algorithm, feedback=settings.feedback)
             say(second_moment=settings.second_moment, clip_norm=settings.clip_norm, nonfinite=settings.nonfinite)
             say(dense_steps=self.dense_steps, scaled=self._scaler is not None)
@@ -154,44 +139,10 @@ class SparseState:
                 hooks.add(parameter)
         self._met = True
 
-    def residuals(self) -> dict[str, np.ndarray]:
-        """Return this rank's residual of each parameter, ``(n,)`` in host memory, by name; between steps.
-
-        Without parameters whose gradients are sparse tensors.
-        """
-        return self._gradients.residuals()
-
-    @torch.no_grad()
-    def flush(self) -> None:
-        """Set ``.grad`` of every parameter to the mean of the ranks' residuals, and clear these. Collective.
-
-        Between steps; let the optimizer take a step then. The ``optimizer`` of this state takes it without weight decay
-        and momentum, which is best for others too. Residuals of frozen parameters stay. See `SparseAllreduce.flush`.
-
-        Raises:
-            RuntimeError: gradients are being reduced, or a step has not been taken along them; raised on every rank.
-        """
-        self._meet()
-        with same_on_all_ranks(self.comm):
-            if self._pass is not None:
-                raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
-            self._order.check_flush()
-        rest = set(self._names)  # which owe nothing, and shall not be moved by an old gradient
-        for parameter, total in self._gradients.flush():
-            rest.discard(parameter)
-            # .grad may be a view of DDP's own bucket: write into it, and do not replace it
-            mean = (total / self.comm.size).to(parameter)
-            mean = mean if parameter.grad is None else parameter.grad.copy_(mean)
-            parameter.grad = mean if parameter.requires_grad else None
-        for parameter in rest:
-            # A table has none then; zeros elsewhere give a scaler something to look at
-            dense = parameter.requires_grad and parameter.grad is not None and not parameter.grad.is_sparse
-            parameter.grad = torch.zeros_like(parameter) if dense else None
-        self._order.reduced(*self._gradients)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state, to continue bit for bit, as plain values and tensors; between steps."""
-        return self._gradients.state_dict(steps=self.steps)
+    @property
+    def report(self) -> StepReport | None:
+        """Return the report of this rank's last step, all buckets together; None before the first."""
+        return None if self._report is None else self._report._replace(skipped=self.skipped)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's `state_dict`, on the same number of ranks, before the first step. Collective.
@@ -202,13 +153,22 @@ class SparseState:
         Raises:
             ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
         """
+        super().load_state_dict(state)
+
+    def detach(self) -> None:
+        """Have DDP reduce dense means from now on, see `Door.detach`: its hook stays."""
         self._meet()
-        with same_on_all_ranks(self.comm) as say:
-            (read,) = self._gradients.checked([state], self.comm.size)
-            check_whole("state['steps']", read.get("steps"), 0, "steps", WHOLE)
-            say(steps=read["steps"], vectors=names_in(read))
-        self._gradients.deal([read], self.comm.size, average=True)
-        self.steps = read["steps"]
+        super().detach()
+        self._detached = True
+
+    def _refuse_flush(self) -> None:
+        if self._pass is not None:
+            raise RuntimeError("gradients must not be on their way in a flush; flush between two steps")
+        self._order.check_flush()
+
+    def _fill(self) -> None:
+        super()._fill()
+        self._order.reduced(*self.gradients)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         self._used.add(parameter)
@@ -216,14 +176,15 @@ class SparseState:
     @torch.no_grad()
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._meet()
+        if self._detached:
+            return plain_mean(bucket.buffer(), self.comm)
         if self._pass is None or bucket.index() == 0:  # of a pass that has failed nothing is left
             self._pass = BackwardPass(
-                self._gradients,
+                self.gradients,
                 self._order,
                 before=self._before,
                 used=self._used,
-                check=self.check_every > 0 and self.steps % self.check_every == 0,
-                dense=self.steps < self.dense_steps,
+                **self.options,
             )
         future = self._pass.add(names_of_bucket(bucket, self._names), bucket.buffer())
         if bucket.is_last():
@@ -240,10 +201,8 @@ class SparseState:
                 if self._scaler is None and self.comm.rank == 0:
                     LOGGER.warning(NOT_FINITE, self.skipped)
             else:
-                self.report, self._before = report, {arrival.names for arrival in done.arrivals}
+                self._report, self._before = report, {arrival.names for arrival in done.arrivals}
                 self.steps += 1
-            if self.report is not None:
-                self.report = self.report._replace(skipped=self.skipped)
         return future
 
 

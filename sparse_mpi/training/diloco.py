@@ -13,12 +13,11 @@ from contextlib import ExitStack, contextmanager
 from time import perf_counter
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.checks import check_choice, check_shown
-from sparse_mpi.comm import Comm
+from sparse_mpi.checks import check_choice, check_shown, check_whole
 from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport, combined
@@ -29,6 +28,7 @@ from sparse_mpi.training.broadcasts import broadcast_parameters
 from sparse_mpi.training.diloco_arguments import check_schedule, cut, order_groups, trained_parameters
 from sparse_mpi.training.diloco_loads import LoadedWeights, crc_of
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
+from sparse_mpi.training.door import Door
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.hooks import Hooks, nested
 from sparse_mpi.training.live_ranks import LiveRanks, ranks_given, refuse_copy
@@ -40,7 +40,7 @@ from sparse_mpi.training.sgd_steps import along_gradients
 WITHIN = "weights must not be loaded within globally(), behind which a rank has its own again; load them behind it"
 
 
-class DiLoCo:
+class DiLoCo(Door):
     """Local steps of ``inner_optimizer``, and joint steps of ``outer_optimizer`` on all ranks.
 
     Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
@@ -63,14 +63,14 @@ class DiLoCo:
             inner steps of the delay have no effect. The share counts again in the next outer gradient, and in sparse
             ones waits in the residual too: use it with dense ones only. None, beyond torchft, preserves the steps of
             the delay by adding the change of the global parameters; nothing counts twice.
+        dense_steps: number of dense synchronisations of each fragment at the beginning.
         comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
             lost rank since its last outer gradient are lost with it.
 
     Attributes:
-        steps, synchronizations: numbers of inner steps, and of synchronisations of fragments, so far.
-        density: of the next synchronisations, if it is not the reducers' own.
-        check: True makes the next synchronisations assert both laws.
-        seconds: of synchronisation in the last inner step.
+        steps: number of inner steps so far; ``synchronizations``: that of synchronisations of fragments.
+        check_every: synchronisations of a fragment of which one asserts both laws, 0 for never.
+        seconds: time of synchronisation in the last inner step.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -92,6 +92,7 @@ class DiLoCo:
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         fragment_update_alpha: float | None = 0.0,
+        dense_steps: int = 0,
         comm: object = None,
         **options: Any,
     ) -> None:
@@ -107,36 +108,33 @@ class DiLoCo:
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer)
             check_schedule(len(parameters), **schedule)
             check_shown("outer_optimizer", outer_optimizer)
+            check_whole("dense_steps", dense_steps, 0, "steps")
             check_choice("nonfinite", options.get("nonfinite", "keep"), ("keep", "raise"))
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
-            say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer))
+            say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer), dense_steps=dense_steps)
         # A parameter without elements has nothing to share
         parameters = in_one_order({name: p for name, p in parameters.items() if p.numel()}, transport)
         for optimizer in (inner_optimizer, outer_optimizer):
             order_groups(optimizer, model, transport)
         # Background work has its own communicator, or with a team the one that can shrink
-        self.comm: Comm = transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport
-        self._ranks = LiveRanks(self.comm, team)
+        ranks = LiveRanks(transport.duplicate(yield_cpu=fragment_sync_delay > 0) if team is None else transport, team)
         share = settings.k / settings.layout.size if "k" in options else density
         share = usual_density(settings.algorithm) if share is None else share
-        gradients = NamedGradients(parameters, settings, share, self._ranks, survival=survival)
+        gradients = NamedGradients(parameters, settings, share, ranks, survival=survival)
+        super().__init__(gradients, outer_optimizer, dense_steps=dense_steps)
         # All start from rank 0's values, which fragments then copy as the global parameters
         broadcast_parameters(model.state_dict(), comm=transport)
         self.fragments: list[Fragment] = [
             Fragment(gradients.adopt(names), outer_optimizer)
             for names in cut(parameters, min(fragments, len(parameters)))
         ]
-        self.reducers: list[SparseAllreduce] = [fragment.reducer for fragment in self.fragments]
         self.inner, self.outer = inner_optimizer, outer_optimizer
         self._loads = LoadedWeights(model, parameters.values())
         self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule)
         self._turn, self._turns = sync_every // fragments, fragments  # steps between two fragments
         self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
-        self.steps: int = 0
         self.synchronizations: int = 0
-        self.density: float | None = None
-        self.check: bool = False
         self.seconds: float = 0.0
         self._reports: list[StepReport | None] = []  # of the synchronisations in the last inner step
         self._hooks = [
@@ -144,8 +142,7 @@ class DiLoCo:
             inner_optimizer.register_step_post_hook(self._stepped),
         ]
         self._unstepped = Unstepped("as inner_optimizer")
-        self._came: set[Tensor] = set()  # parameters that have had a gradient since the last step
-        self._passes = Hooks(self._arrived)
+        self._passes = Hooks(self._unstepped.arrived)
         for parameter in parameters.values():
             self._passes.add(parameter)
 
@@ -153,14 +150,23 @@ class DiLoCo:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.detach()
 
-    def close(self) -> None:
+    def detach(self) -> None:
         """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it."""
         self._loads.remove()
         for hook in self._hooks:
             hook.remove()
         self._passes.remove()
+
+    @property
+    def reducers(self) -> list[SparseAllreduce]:
+        """Return the reducer of each fragment."""
+        return [fragment.reducer for fragment in self.fragments]
+
+    @property
+    def _number(self) -> int:
+        return max(0, self.steps - 1) // (self._turn * self._turns)
 
     @property
     def report(self) -> StepReport | None:
@@ -191,7 +197,7 @@ class DiLoCo:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
         """
         self._take_loaded()
-        self._ranks.ask(lambda comm: check_consistency(comm, f"call=synchronize steps={self.steps}"))
+        self.gradients.live.ask(lambda comm: check_consistency(comm, f"call=synchronize steps={self.steps}"))
         self._reports = []
         for fragment in self.fragments:
             # Under way: apply it as if it were due
@@ -199,32 +205,35 @@ class DiLoCo:
                 self._apply(fragment, self._alpha)
             # Moved since its last outer gradient: reduce another one, and wait for it
             if fragment.prepared < self.steps:
-                fragment.prepare(self.steps, self.density, self.check)
+                fragment.prepare(self.steps, **self.options)
                 self._apply(fragment, 0.0)
             fragment.adopt(fragment.common)
 
-    def flush(self) -> None:
-        """Synchronise, and step once along the residuals of all ranks, which become 0. Collective.
+    def flush(self, step: bool = True) -> None:
+        """Synchronise, and step once along the residuals of all ranks, see `Door.flush`. Collective.
 
-        Costs a dense allreduce. That step is without weight decay, and torch's SGD takes it without momentum.
+        Where ``step`` is False, the outer optimizer's parameters have ``.grad`` then.
         """
         self.synchronize()
-        with along_gradients(self.outer):
-            # No rank has moved since: with an alpha of 0 all stay at the global parameters
-            for fragment in self.fragments:
-                fragment.prepare_flush(self.check)
-                self._apply(fragment, 0.0)
+        super().flush(step)
 
-    def _arrived(self, parameter: Tensor) -> None:
-        if parameter in self._came:
-            self._unstepped.arrived(parameter)
-        self._came.add(parameter)
+    def _step_along(self) -> None:
+        with along_gradients(self.outer):
+            super()._step_along()
+        # No rank has moved since it has synchronised
+        for fragment in self.fragments:
+            fragment.adopt(fragment.common)
+
+    def _fill(self) -> None:
+        self.synchronizations += len(self.fragments)
+        for fragment in self.fragments:
+            fragment.flush(self.options["check"])
+            self._reports.append(fragment.reducer.report)
 
     def _stepped(self, inner: Optimizer, *_: object) -> None:
         if nested(inner):
             return
         self._unstepped.stepped()
-        self._came.clear()
         # All ranks do the same after the same step of the inner optimizer, and need not ask
         began = perf_counter()
         self.steps += 1
@@ -235,7 +244,7 @@ class DiLoCo:
         for fragment in self.fragments[number : number + 1]:
             # A fragment leaves in its turn, and is applied after the delay; before the first turn there is none
             if not late:
-                fragment.prepare(self.steps, self.density, self.check)
+                fragment.prepare(self.steps, **self.options)
             if late == self._delay and fragment.taken is not None:
                 self._apply(fragment, self._alpha)
         self.seconds = perf_counter() - began
@@ -246,7 +255,7 @@ class DiLoCo:
             for fragment in self.fragments:
                 fragment.begin_anew(loaded)
             bits = [crc_of(fragment.common) for fragment in self.fragments]
-            self._ranks.ask(lambda comm: check_consistency(comm, f"call=model.load_state_dict weights={bits}"))
+            self.gradients.live.ask(lambda comm: check_consistency(comm, f"call=model.load_state_dict weights={bits}"))
 
     def _apply(self, fragment: Fragment, alpha: float | None) -> None:
         fragment.apply(alpha)
@@ -260,10 +269,6 @@ class DiLoCo:
         """
         self._take_loaded()
         return self._snapshot.taken(self.steps, self.synchronizations)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore this rank's `state_dict`, on the same number of ranks; see `take_over`. Collective."""
-        self.take_over([state], self._ranks.comm.size)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the states of ``ranks`` ranks, on any number P of ranks. Collective.
@@ -282,6 +287,6 @@ class DiLoCo:
         """
         self.steps, self.synchronizations = self._snapshot.deal(states, ranks)
         self._loads.taken()  # the states are of all weights
-        same = ranks == self._ranks.comm.size
+        same = ranks == self.gradients.live.comm.size
         for fragment in [fragment for fragment in self.fragments if fragment.taken is not None and not same]:
             self._apply(fragment, 0.0)

@@ -20,7 +20,6 @@ from sparse_mpi.training.grammar import scaler_in_use
 from sparse_mpi.training.live_ranks import ranks_given
 from sparse_mpi.training.named_gradients import names_of, parameters_of
 from sparse_mpi.training.optimizer_rule import ruled_settings
-from sparse_mpi.training.optimizer_steps import OptimizerSteps
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.synchronization import LossScale, Synchronization
 
@@ -47,6 +46,7 @@ def DistributedOptimizer(
     bucket_cap_mb: float | str | None = "auto",
     overlap: bool = True,
     scaler: GradScaler | None = None,
+    dense_steps: int = 0,
     **options: object,
 ) -> Any:
     """Have ``optimizer`` step along the gradients of all ranks from now on, and return it: the same object. Collective.
@@ -98,6 +98,7 @@ def DistributedOptimizer(
             results.
         scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in the step, or ``synchronize()``,
             without its scale, and all ranks skip a step in which a gradient of any overflows.
+        dense_steps: number of dense steps at the beginning.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
 
     From then on an uncaught exception ends the whole job: other ranks would wait for this one forever.
@@ -119,6 +120,7 @@ def DistributedOptimizer(
         most = largest_bucket(bucket_cap_mb, trained.values())
         check_whole("backward_passes_per_step", backward_passes_per_step, 1)
         check_switch("overlap", overlap)
+        check_whole("dense_steps", dense_steps, 0, "steps")
         check_choice("op", op, (Average, Sum))
         scaler = scaler_in_use(scaler)
         settings, share, rule = ruled_settings(
@@ -138,6 +140,7 @@ def DistributedOptimizer(
         if team is not None and clip_norm is not None and op == Sum:
             raise ValueError(f"clip_norm must be None where ranks may be lost and op is 'sum', got {clip_norm}")
         say(**settings.statement, bucket_cap_mb=bucket_cap_mb, overlap=overlap, passes=backward_passes_per_step, op=op)
+        say(dense_steps=dense_steps)
         shapes = sorted((name, tuple(p.shape)) for name, p in trained.items())
         say(scaled=scaler is not None, momentum=rule.mode, parameters=shapes)
     if most is not None and bucket_cap_mb == "auto":  # more on a GPU; only some ranks may have parameters there
@@ -159,22 +162,16 @@ def DistributedOptimizer(
         bucket_cap_mb=most,
         overlap=overlap,
         scale=None if scaler is None else scale,
+        dense_steps=dense_steps,
     )
-    reduction.gradients.follow(optimizer)
     synchronization = Synchronization(optimizer, reduction, scale)
-    OptimizerSteps(
-        optimizer,
-        rule,
-        reduction.gradients,
-        divisor=reduction.divisor,
-        ready=synchronization.before_step,
-    )
+    reduction.lead(rule, synchronization.before_step)
     vars(optimizer).update(
         reduction=reduction,
         rule=rule,
         synchronize=synchronization.synchronize,
         skip_synchronize=synchronization.skip_synchronize,
-        flush=synchronization.flush,
+        flush=reduction.flush,
     )
     return optimizer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,13 +50,18 @@ class Fragment:
         for parameter, value in zip(self.vector.parameters, self.vector.split(flat), strict=True):
             parameter.copy_(value)
 
-    def prepare(self, step: int, density: float | None, check: bool) -> None:
+    def prepare(self, step: int, **options: Any) -> None:
         """Begin to reduce the outer gradient: global parameters minus this rank's own, after ``step``."""
         self.taken, self.prepared, self.vector.used = self.local(), step, True
-        self._handle = self.reducer.start(self.common - self.taken, density=density, check=check)
+        self._handle = self.reducer.start(self.common - self.taken, **options)
 
-    def prepare_flush(self, check: bool) -> None:
-        self._mean = self._mean_of(self.reducer.flush(like=self.common, check=check))
+    def flush(self, check: bool) -> None:
+        """Set ``.grad`` of the global parameters to the mean of all residuals, which become 0. Collective."""
+        self._set(self._mean_of(self.reducer.flush(like=self.common, check=check)))
+
+    def _set(self, mean: Tensor) -> None:
+        for twin, gradient in zip(self.twins, self.vector.split(mean), strict=True):
+            twin.grad = gradient
 
     def mean(self) -> Tensor | None:
         """Wait for the mean ``(n,)`` of the outer gradients, the same bytes on each rank; None: it is applied."""
@@ -91,9 +97,7 @@ class Fragment:
     @torch.no_grad()
     def apply(self, alpha: float | None) -> None:
         """Step the global parameters along the mean of all outer gradients, and mix them in by ``alpha``."""
-        mean = present(self.mean(), "apply must follow prepare or prepare_flush")
-        for twin, gradient in zip(self.twins, self.vector.split(mean), strict=True):
-            twin.grad = gradient
+        self._set(present(self.mean(), "apply must follow prepare"))
         self._outer.step()
         self._outer.zero_grad()
         own, taken, self.taken, self._mean = self.local(), self.taken, None, None

@@ -22,10 +22,9 @@ from sparse_mpi.reduction.second_moment import BETAS, MEAN, STEPS
 from sparse_mpi.reduction.snapshot import described
 from sparse_mpi.sparse import Layout
 from sparse_mpi.training.broadcasts import packed, unpacked
-from sparse_mpi.training.fsdp_units import sharded_like
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_state import ADDED, STEP, add, added
-from sparse_mpi.training.parameters import local
+from sparse_mpi.training.parameters import local, sharded_like
 
 ABOUT = "about"  # the key of the values common to all processes, as JSON
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sparse_mpi.arrays import check
 from sparse_mpi.training.grammar import LEFT
-from sparse_mpi.training.named_gradients import GradientVector, write_mean
-from sparse_mpi.training.parameters import local
+from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
+from sparse_mpi.training.parameters import local, sharded_like
 
 SHARD_FIRST = "call torch.distributed.fsdp.fully_shard on its layers, and then on the model itself"
 
@@ -75,10 +75,12 @@ class Unit:
 
 
 class UnitVector:
-    """Units whose gradients are reduced as one vector, and their gradients so far in a backward pass.
+    """Units whose gradients are reduced as one vector, padded by FSDP2: the `Place` of `sparse_mpi.fsdp`.
 
     Attributes:
-        came: units taken since the last `start`.
+        units: units, in the order of the vector.
+        vector: reduces the gradients.
+        came: units taken since the last `collect`.
     """
 
     def __init__(self, units: Sequence[Unit], vector: GradientVector) -> None:
@@ -110,18 +112,19 @@ class UnitVector:
         else:  # all replicas are to hear of it
             self.vector.reducer.engine.objection = objection
 
-    def start(self, **options: bool) -> None:
+    def collect(self) -> tuple[Tensor, list[int]]:
+        """Return the gradients taken since the last call, and the numbers of parameters without one."""
         owners = [unit for unit in self.units for _ in unit.parameters]
         absent = [number for number, unit in enumerate(owners) if unit not in self.came]
         self._reduced = self.flat
         del self.flat
         self.came = set()
-        self.vector.start(self._reduced, absent, **options)
+        return self._reduced, absent
 
-    def finish(self, divisor: float) -> Tensor:
-        """Add the mean, the sum over ``divisor``, to ``.grad`` of the parameters, and return it."""
+    def write(self, total: Total, divisor: float) -> None:
+        """Add the mean, ``total / divisor``, to ``.grad`` of the parameters."""
         flat, self._reduced = self._reduced, torch.empty(0)
-        write_mean(self.vector.wait(), divisor, flat)
+        write_mean(total, divisor, flat)
         # As in torch, units that take no part on any replica have no gradient, unless something was owed
         reducer = self.vector.reducer
         skipped = reducer.absence.everywhere if reducer.whole else ()
@@ -131,7 +134,9 @@ class UnitVector:
                 shard.add_(mean.to(shard.device))
             elif number not in skipped or bool(mean.any()):
                 parameter.grad = sharded_like(parameter, mean.to(local(parameter)))
-        return flat
+
+    def fail(self) -> None:
+        """Do nothing: no step is left out where a rank knows its shard alone."""
 
 
 def joined(units: Sequence[Unit], max_bytes: float) -> list[list[Unit]]:
@@ -209,14 +214,3 @@ def _param_group(module: Any) -> Any:
     if len(groups) > 1:
         raise TypeError("model must have one mesh for each unit, got a shard_placement_fn that uses several")
     return groups[0] if groups else None
-
-
-def sharded_like(parameter: Any, shard: Tensor) -> Any:
-    return type(parameter.data).from_local(
-        shard,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -22,8 +22,8 @@ from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks, stated, tell
 from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
+from sparse_mpi.monitor.watch import Watch
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.engine import StepRefused
 from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
@@ -77,49 +77,6 @@ def in_one_order(parameters: Mapping[str, Tensor], comm: Comm) -> dict[str, Tens
             check(local(parameter), f"parameters: {name}")
         say(parameters=sorted((name, tuple(p.shape), str(p.dtype)) for name, p in parameters.items()))
     return {name: parameters[name] for name in json.loads(tell(comm, json.dumps(list(parameters))))}
-
-
-def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
-    """Run all ``steps``, also after an error, so that nothing stays under way; then raise the first error."""
-    results: list[T] = []
-    errors: list[Exception] = []
-    for step in steps:
-        try:
-            results.append(step())
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return results
-
-
-def refusal(vectors: Iterable[GradientVector], beside: StepRefused | None = None) -> StepRefused | None:
-    """Wait for all attempts under way; if one was refused, or is ``beside``, withdraw the others and return it.
-
-    All ranks refuse alike. The first other error is raised then; else `GradientVector.wait` raises it.
-    """
-    refused: list[StepRefused] = [] if beside is None else [beside]
-    errors: list[Exception] = []
-    made: list[GradientVector] = []
-    for vector in vectors:
-        if vector.handle is None:
-            continue
-        try:
-            vector.handle.wait()
-            made.append(vector)
-        except StepRefused as one:
-            vector.handle = None
-            refused.append(one)
-        except Exception as error:
-            errors.append(error)
-    if not refused:
-        return None
-    for vector in made:
-        vector.handle = None
-        vector.reducer.withdraw()
-    if errors:
-        raise errors[0]
-    return max(refused, key=lambda one: one.revised)
 
 
 def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
@@ -257,6 +214,7 @@ class NamedGradients:
         self.parameters, self.settings, self.share, self.ranks = dict(parameters), settings, share, ranks
         self._by_k, self._survival = by_k, survival or {}
         self._kept: dict[str, dict[str, Any]] = {}  # the state of parameters that are in no vector
+        self._watch: tuple[int, int] | None = None  # arguments of `Watch`
         self._optimizer: ref[Optimizer] | None = None
 
     def follow(self, optimizer: Optimizer) -> None:
@@ -273,14 +231,18 @@ class NamedGradients:
         return iter(self.vectors.values())
 
     @property
-    def comm(self) -> Comm:
+    def live(self) -> LiveRanks:
         """Return the ranks, or raise RuntimeError as long as they are not known."""
         if self.ranks is None:
             raise RuntimeError(
                 "comm must be known, but the state was made before the process group, or is a copy, and ranks meet in "
                 "its first step; call torch.distributed.init_process_group before you make it, or look later"
             )
-        return self.ranks.comm
+        return self.ranks
+
+    @property
+    def comm(self) -> Comm:
+        return self.live.comm
 
     @property
     def elements(self) -> int:
@@ -307,8 +269,10 @@ class NamedGradients:
         in_turn(self.comm, lambda: check_consistency(self.comm, stated(names=names)))
         reducer = in_turn(self.comm, lambda: self._reducer(names))
         vector = self.vectors[names] = GradientVector({name: self.parameters[name] for name in names}, reducer)
+        if self._watch is not None:
+            known = [other.reducer.watch.step for other in before if other.reducer.watch is not None]
+            reducer.watch = Watch(self._watch[0], max(known, default=self._watch[1]))
         for other in before:
-            reducer.watch = other.reducer.watch
             if other.reducer.algorithm != reducer.algorithm:
                 reducer.use(other.reducer.algorithm)
         kept = [self._kept.pop(name, {}) for name in names]
@@ -349,7 +313,13 @@ class NamedGradients:
             return SparseAllreduce(settings=settings, comm=self.comm)
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
 
-    def flush(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def watch(self, every: int, step: int) -> None:
+        """Measure one step out of ``every`` from now on, also of later vectors."""
+        self._watch = every, step
+        for vector in self:
+            vector.reducer.watch = Watch(every, step)
+
+    def flush(self, check: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """Send all residuals, also in no vector, and yield each parameter and its sum. Collective.
 
         An error of one vector is raised behind all: other ranks may reduce the same number, and wait for each.
@@ -359,7 +329,7 @@ class NamedGradients:
         errors: list[Exception] = []
         for vector in self:
             try:
-                vector.start_flush()
+                vector.start_flush(check)
                 total: Any = vector.wait(flushed=True)
             except Exception as error:
                 errors.append(error)

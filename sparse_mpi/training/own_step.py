@@ -49,13 +49,17 @@ class Unstepped:
 
     def stepped(self) -> None:
         """Take note of a step."""
+        self._came: set[Tensor] = set()  # parameters that have had a gradient since the step
         self._witness: Tensor | None = None  # stands for all: the first with a second gradient since the step
         self.passes: int = 1
         self._known = 0
         self._marks: list[Tensor] = []  # checksum of the witness in each pass behind the first
 
     def arrived(self, parameter: Tensor) -> None:
-        """Take note of a gradient of ``parameter``, not the first since the step."""
+        """Take note of a gradient of ``parameter``."""
+        if parameter not in self._came:
+            self._came.add(parameter)
+            return
         if self._witness is None:
             self._witness = parameter
         if parameter is not self._witness:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +14,20 @@ from sparse_mpi.arrays import Array, synchronize_device, to_host
 def local(tensor: Tensor) -> Tensor:
     """Return the part of ``tensor`` that this process holds: of a DTensor its shard, whose memory it shares."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def sharded_like(parameter: Any, shard: Tensor) -> Any:
+    """Return ``shard``, the part of this process, as a DTensor if ``parameter`` is one; else in its shape."""
+    if not hasattr(parameter, "to_local"):
+        return shard.view_as(parameter)
+    return type(parameter.data).from_local(
+        shard,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def cut_by_tensor(arrays: Mapping[str, Array], sizes: Sequence[int]) -> list[dict[str, np.ndarray]]:

@@ -99,22 +99,6 @@ class Synchronization:
         finally:
             self._synchronizes = True
 
-    def flush(self) -> None:
-        """Step once along the residuals of all ranks, which become 0. Collective.
-
-        For the end of training, or before an evaluation that matters; costs a dense allreduce. This step is without
-        weight decay, and torch's SGD takes it without momentum, which would apply late sums again.
-
-        Raises:
-            RuntimeError: gradients have come that are not reduced yet; raised on every rank.
-            Exception: as `SparseAllreduce.flush` does.
-        """
-        self._reduction.flush()
-        optimizer = self._optimizer()
-        with self.skip_synchronize():
-            if optimizer is not None:
-                optimizer.step()
-
     def before_step(self, after: ExitStack) -> None:
         """Reduce, unless that is done or is to be skipped; called when the gradients are there.
 

@@ -306,7 +306,6 @@ def hooked_steps(comm: Any, make: Callable[..., torch.optim.Optimizer]) -> dict[
         saved = deepcopy([model.state_dict(), optimizer.state_dict(), state.state_dict()])
     trace.add(*state.residuals().values())
     state.flush()
-    optimizer.step()
     trace.add(*model.layers)
     return trace.end()
 

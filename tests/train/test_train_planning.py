@@ -63,7 +63,7 @@ def test_a_plan_file_decides_what_reduces_and_how_much(ranks, tmp_path):
         optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
         (bucket,) = optimizer.reduction.buckets
         assert planning.plan == PLAN and args.density == 0.05 and bucket.reducer.k == round(0.05 * 785)
-        optimizer.reduction.check = True
+        optimizer.reduction.check_every = True
         model(torch.full((3, 20), 0.1 * (comm.rank + 1))).sum().backward()
         (total,) = optimizer.synchronize()
         assert isinstance(total, SparseVector) and optimizer.reduction.report.selected == 37 + 35

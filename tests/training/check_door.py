@@ -329,7 +329,7 @@ def tables_stay_sparse_and_owe_nothing(ground: Ground) -> None:
     )
     trainee.reload(None)
     trainee.zero_grad(True)
-    trainee.flush()
+    trainee.verbs.flush(step=False)
     assert not any(left.any() for left in trainee.residuals().values())
     assert [p.grad is None for p in trainee.parameters] == [True] * 3 + [False] * 2
 

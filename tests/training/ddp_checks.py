@@ -75,7 +75,7 @@ def residuals_move_into_other_buckets(ground: Ground) -> None:
     (folder := ground.folder / "buckets").mkdir(exist_ok=True)
 
     def buckets(trainee: Trainee) -> list[int]:
-        return sorted(len(vector.names) for vector in trainee.verbs._gradients)
+        return sorted(len(vector.names) for vector in trainee.verbs.gradients)
 
     run = ground(options={"dense_steps": 0}, **small)
     start, given = run.weights(), 0

@@ -128,7 +128,7 @@ class Trainee:
 
     def assert_laws(self) -> None:
         """Have each step assert both laws."""
-        setattr(self.verbs, "check" if hasattr(self.verbs, "check") else "check_every", True)
+        self.verbs.check_every = 1
 
     def save(self, folder: Path) -> None:
         """Save all that a run needs to go on; the ranks share the folder."""
@@ -260,12 +260,9 @@ class Trainee:
     skip = step  # as gradients are
 
     def flush(self, _: None = None) -> None:
-        """Step along what is owed, which at density 1 is nothing; hooks leave zeros of it."""
-        if self.program.door == "local":
-            return
-        self.zero_grad(True)
-        for parameter in self.parameters if self.program.door != "optimizer" else ():
-            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        """Step along what is owed, which at density 1 is nothing."""
+        if self.program.door != "local":
+            self.zero_grad(True)
 
 
 class Wrapped(Trainee):
@@ -277,9 +274,6 @@ class Wrapped(Trainee):
         own["scaler"] = self.scaler if program.scaled else None
         DistributedOptimizer(self.optimizer, self.net.named_parameters(), comm=self.given, **own | self.ruled)
         self.verbs = self.optimizer.reduction
-
-    def residuals(self) -> dict[str, np.ndarray]:
-        return self.verbs.gradients.residuals()
 
     def synchronize(self, _: None = None) -> None:
         self.optimizer.synchronize()
@@ -312,7 +306,6 @@ class Hooked(Trainee):
 
     def flush(self, _: None = None) -> None:
         self.verbs.flush()
-        self.optimizer.step()
 
 
 class Sharded(Trainee):
@@ -354,7 +347,6 @@ class Sharded(Trainee):
 
     def flush(self, _: None = None) -> None:
         self.verbs.flush()
-        self.optimizer.step()
 
     def save(self, folder: Path) -> None:
         state = {"optimizer": get_optimizer_state_dict(self.net, self.optimizer)}
@@ -397,13 +389,6 @@ class Local(Trainee):
     @property
     def lr(self) -> float:
         return self.optimizer.param_groups[0]["lr"] * self.verbs.outer.param_groups[0]["lr"]
-
-    def residuals(self) -> dict[str, np.ndarray]:
-        return {
-            name: np.array(fragment.reducer.residual[part])
-            for fragment in self.verbs.fragments
-            for name, part in zip(fragment.vector.names, fragment.reducer.layout.parts, strict=True)
-        }
 
     def finish(self) -> None:
         self.verbs.synchronize()

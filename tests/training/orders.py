@@ -81,13 +81,6 @@ KNOWN: dict[str, list[Program]] = {
     ],
     "local": [Program(LOOPS["plain"], 3, "super", door="local", every=3)],
 }
-# Programs that are to train as in torch, or be refused on all ranks, and are not; who mends one moves it to `KNOWN`
-FAULTS = {
-    # One rank has cleared its gradients and takes no part in the reduction that the others refuse: ranks wait
-    "a clearing of one rank behind synchronize": Program(
-        (Call("synchronize"), ZEROS, WHOLE, Call("zero_grad", True, 0), STEP, Call("reload"), *END)
-    ),
-}
 # What the errors of orders of calls say that are none, by door: calls, a program, and words
 ONCE = "RuntimeError: backward must reduce once before a step with momentum='{}'.* make all .* model.no_sync"
 LEFT = "RuntimeError: gradients must be cleared between a step and the next backward.. or step.. where"
@@ -123,6 +116,16 @@ REFUSED: dict[str, tuple[tuple[str, ...], Program, str]] = {
         ("optimizer",),
         Program((WHOLE, Call("synchronize"), NONE, WHOLE, STEP), density=0.1),
         "RuntimeError: gradients that .* must be stepped along before others come; call step",
+    ),
+    "cleared on one rank behind synchronize": (
+        ("optimizer",),
+        Program((Call("synchronize"), ZEROS, WHOLE, Call("zero_grad", True, 0), STEP, Call("reload"), *END)),
+        "RuntimeError: gradients that .* must be stepped along before others come; call step",
+    ),
+    "passed over on one rank": (
+        ("optimizer",),
+        Program((NONE, WHOLE, Call("zero_grad", True, 0), Call("skip"), *END)),
+        "RuntimeError: gradients must be reduced before a step within skip_synchronize",
     ),
     "a flush behind synchronize": (("optimizer",), Program((WHOLE, Call("synchronize"), Call("flush"))), FLUSH),
     "a flush behind a pass": (

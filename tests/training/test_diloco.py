@@ -48,7 +48,10 @@ def test_so_much_of_the_local_parameters_is_kept(ranks, alpha):
         own = []
         steps(replica, comm.rank, range(2))
         prepare = replica.local.fragments[0].prepare
-        replica.local.fragments[0].prepare = lambda *a: (own.append(weights(replica.model)), prepare(*a))
+        replica.local.fragments[0].prepare = lambda *a, **options: (
+            own.append(weights(replica.model)),
+            prepare(*a, **options),
+        )
         steps(replica, comm.rank, [2])
         expected = alpha * own[0] + (1 - alpha) * common(replica.local)
         np.testing.assert_allclose(weights(replica.model), expected, rtol=1e-5, atol=1e-6)

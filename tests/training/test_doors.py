@@ -26,7 +26,7 @@ from . import ddp_checks, fsdp_checks  # noqa: F401  whose checks are among thos
 from .calls import MODES, WHOLE, Call, Program
 from .check_door import Ground, checks
 from .doors import DOORS
-from .orders import COPIED, END, FAULTS, HOOKS, KNOWN, LOOPS, NONE, REFUSED, SCALERS, STEP, TAKEN, UPDATE
+from .orders import COPIED, END, HOOKS, KNOWN, LOOPS, NONE, REFUSED, SCALERS, STEP, TAKEN, UPDATE
 from .programs import Seen, Verdict, judge, run, same, stuck
 
 IN_PROCESS = ("optimizer", "local")
@@ -147,12 +147,6 @@ def test_drawn_programs(door: str, number: int) -> None:
 @pytest.mark.parametrize(("door", "at"), [(door, at) for door in IN_PROCESS for at in range(len(KNOWN[door]))])
 def test_programs_that_went_wrong_once(door: str, at: int) -> None:
     assert in_process(KNOWN[door][at]._replace(door=door)).problem is None
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xfail(strict=True)) for name in FAULTS])
-def test_faults_that_are_known(name: str) -> None:
-    problem, fate = in_process(FAULTS[name])
-    assert problem is None and fate == ("refused" if FAULTS[name].solo else "trained")
 
 
 def refused(verdict: Verdict, seen: Iterable[Seen], words: str) -> bool:

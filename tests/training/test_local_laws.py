@@ -25,7 +25,7 @@ def accounts(comm, numbers=range(12), flush=False, **options):
     start = common(replica.local)
     for fragment in replica.local.fragments:
         fragment.reducer.start = watched(fragment.reducer.start, fragment, replica.local, brought)
-    replica.local.check = not flush
+    replica.local.check_every = int(not flush)
     steps(replica, comm.rank, numbers)
     replica.local.flush() if flush else replica.local.synchronize()
     return brought, start - common(replica.local), residuals(replica.local), weights(replica.model)

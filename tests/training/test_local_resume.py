@@ -44,7 +44,7 @@ def test_other_numbers_of_ranks_owe_together_what_the_old_ones_did(ranks, schedu
         replica = replica_of(comm, schedule, outer=plain, feedback=feedback, model=net(comm.rank + 2))
         replica.local.take_over(states[comm.rank :: comm.size], old)
         begun = residuals(replica.local), common(replica.local), weights(replica.model)
-        replica.local.check = True
+        replica.local.check_every = 1
         steps(replica, comm.rank, range(7, 14))
         replica.local.flush()
         return *begun, weights(replica.model).tobytes()

@@ -228,7 +228,7 @@ def test_a_finite_gradient_whose_square_overflows_moves_weights_by_their_rate(ki
         optimizer = DistributedOptimizer(
             kind([weight], lr=0.01), comm=comm, nonfinite="raise", **{"density": 0.3, "algorithm": "elect"} | options
         )
-        optimizer.reduction.check = dtype is torch.float32
+        optimizer.reduction.check_every = int(dtype is torch.float32)
         for step in range(8):
             gradient = torch.randn(400, generator=draw).to(dtype)
             if step == 3:

@@ -186,7 +186,7 @@ class Training:
         The seed depends on the step and the rank alone, so that dropout is the same in a run that is resumed here.
         """
         self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
-        self.reduction.check = self._is_due(self.args.check_every, self.progress.steps + 1)
+        self.reduction.check_every = int(self._is_due(self.args.check_every, self.progress.steps + 1))
         self._warm_up()
         for group in self.taking.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, self.args, self.ranks)
@@ -217,7 +217,7 @@ class Training:
         if progress.steps < self.limit or progress.flushed == progress.steps:
             return
         start = time.perf_counter()
-        self.reduction.check = self._is_due(self.args.check_every, progress.steps)
+        self.reduction.check_every = int(self._is_due(self.args.check_every, progress.steps))
         if (meter := self.taking.finish()) is None:
             return
         meter.exposed = time.perf_counter() - start

@@ -1,0 +1,104 @@
+"""Gradients that have come since the last reduction, and whether they are final then: `Arrivals`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from threading import get_ident
+
+from torch import Tensor
+
+from sparse_mpi.training.grammar import CHANGED
+from sparse_mpi.training.hooks import Hooks
+from sparse_mpi.training.looks import Looks
+from sparse_mpi.training.optimizer_steps import LOGGER, steps_along
+from sparse_mpi.training.own_step import Unstepped
+
+LOOKS = 2  # steps that show whether gradients are final when they come: reductions begin in `synchronize`
+DOOR = "or call synchronize() behind each pass, and reduction.stepped() behind each move"
+
+
+class Arrivals:
+    """Takes note of gradients as autograd has them, and says whether reductions may begin as they come.
+
+    Args:
+        arrived: called with each parameter whose gradient has come.
+        passes: backward passes of which a step has the sum.
+        overlap: True lets reductions begin as gradients come.
+        threaded: True where reductions work on a thread of their own.
+
+    Attributes:
+        came: number of backward passes since the last reduction, by parameter.
+        early: True as long as nothing has spoken against reductions before the step.
+        grown: True if a gradient that came was added to the update of the last step.
+        overlaps: True where reductions were to begin as gradients come.
+        open: True as long as note is taken.
+    """
+
+    def __init__(self, arrived: Callable[[Tensor], None], passes: int, overlap: bool, threaded: bool) -> None:
+        self.came: Counter[Tensor] = Counter()
+        self.overlaps = self.early = overlap
+        self.grown, self.open = False, True
+        self._hooks, self._passes = Hooks(arrived), passes
+        self._looks = Looks(LOOKS if overlap else 0)
+        self._unstepped = Unstepped(DOOR, passes, steps_along)
+        # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
+        # their passes, and it from going on: it is left to the step.
+        self._thread = None if threaded else get_ident()
+
+    def follow(self, parameters: Iterable[Tensor]) -> None:
+        """Take note of ``parameters`` that need a gradient."""
+        for parameter in parameters if self.open else ():
+            if parameter.requires_grad:
+                self._hooks.add(parameter)
+
+    def close(self) -> None:
+        """Take no note of gradients."""
+        self.open = False
+        self._hooks.remove()
+
+    def count(self, parameter: Tensor) -> bool:
+        """Take note of a gradient; return True if it is of the last pass before the step."""
+        self.came[parameter] += 1
+        self._unstepped.arrived(parameter)
+        return self.came[parameter] == self._passes
+
+    def look(self, parameter: Tensor) -> None:
+        """Take note of what a gradient is now, during the steps that look at them."""
+        if self._looks.left:
+            self._looks.arrived(parameter)
+
+    @property
+    def apart(self) -> bool:
+        """Return True if reductions begin as gradients come."""
+        return self.early and not self._looks.left
+
+    @property
+    def may_begin(self) -> bool:
+        """Return True if reductions may begin now, on this thread."""
+        return self.apart and not self.grown and (self._thread is None or self._thread == get_ident())
+
+    def complete(self, parameters: Iterable[Tensor]) -> bool:
+        """Return True if the last gradients of all ``parameters`` have come."""
+        # A parameter that was frozen meanwhile gets no gradient any more
+        return all(self.came[p] == self._passes or not p.requires_grad for p in parameters)
+
+    def look_back(self, tells: bool) -> None:
+        """See whether gradients have changed since they came, in the step; see `begin_late`."""
+        # More backward passes than were awaited add to gradients, too
+        if self._looks.left and (self._looks.changed() or max(self.came.values(), default=0) > self._passes):
+            self.begin_late(tells)
+
+    def begin_late(self, tells: bool) -> None:
+        """Have reductions begin in the step from now on, and log that once where this rank ``tells``."""
+        if self.early and tells:
+            LOGGER.warning(CHANGED)
+        self.early = False
+
+    def forget(self) -> None:
+        """Begin anew: the gradients are reduced."""
+        self.grown = False
+        self.came.clear()
+        self._unstepped.stepped()
+        if self._looks.left:
+            self._looks.forget()
