@@ -16,6 +16,7 @@ side, each with a residual of n / G numbers and k / G entries a step. With Ok-To
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,7 +72,9 @@ def attach(
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
         dense_steps: the number of dense steps at the beginning.
-        **options: ``nonfinite`` (``"keep"`` or ``"raise"``), and hyperparameters of a named algorithm, see
+        **options: ``clip_norm``, the L2 norm to clip the reduced gradient of the whole model to, estimated: reductions
+            then begin behind the backward pass; ``nonfinite`` (``"keep"`` or ``"raise"``); and hyperparameters of a
+            named algorithm, see
             `SparseAllreduce`.
 
     Raises:
@@ -106,14 +109,11 @@ def attach(
         check_choice("op", op, ("average", "sum"))
         check_whole("dense_steps", dense_steps, 0, "steps")
         check_choice("nonfinite", options.get("nonfinite", "keep"), ("keep", "raise"))  # a rank knows its shard alone
-        if options.get("clip_norm") is not None:
-            raise ValueError(
-                "clip_norm must be None where a rank knows its shard alone; call "
-                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before the step"
-            )
         settings, share, rule = ruled_settings(
             shapes or 1, optimizer, momentum, feedback, algorithm, density=density, options=options
         )
+        # Of all shards together: the vectors know theirs alone
+        most, settings = settings.clip_norm, replace(settings, clip_norm=None)
         groups = [] if optimizer is None else optimizer.param_groups
         for parameter in [p for group in groups for p in group["params"] if p.requires_grad]:
             if not hasattr(parameter, "device_mesh"):
@@ -121,10 +121,10 @@ def attach(
                     f"optimizer must have the parameters of the sharded model, got one of shape "
                     f"{tuple(parameter.shape)} that is not; make it after fully_shard"
                 )
-        say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode)
+        say(density=share, op=op, dense_steps=dense_steps, momentum=rule.mode, clip_norm=most)
         say(**settings.statement, units=[unit.names for unit in units])
     if rule.announcement and transport.rank == shard == 0:
         LOGGER.warning(rule.announcement)
     comm, average = transport.duplicate(), op == "average"
     gradients = NamedGradients(parameters, settings, share, LiveRanks(comm, None))
-    return ShardedReduction(units, gradients, rule, optimizer, average=average, dense_steps=dense_steps)
+    return ShardedReduction(units, gradients, rule, optimizer, average=average, dense_steps=dense_steps, clip_norm=most)

@@ -62,12 +62,15 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float 
         comm: all ranks.
         beside: the known norm of a part of the mean outside the sketch, the same on all ranks.
     """
+    return factor_of(math.hypot(norm_of_mean(own, max_norm, comm), beside), max_norm)
+
+
+def norm_of_mean(own: np.ndarray, limit: float, comm: Comm) -> float:
+    """Return the norm of the mean whose sketch is ``own`` on this rank, precise around ``limit``. Collective."""
     if comm.size == 1:
-        norm = float(own[0])
-    else:
-        # Sketches add up to that of the sum, which is P times as long as the mean: so is the limit
-        norm = _norm_of_sum(own, max_norm * comm.size, comm) / comm.size
-    return factor_of(math.hypot(norm, beside), max_norm)
+        return float(own[0])
+    # Sketches add up to that of the sum, which is P times as long as the mean: so is the limit
+    return _norm_of_sum(own, limit * comm.size, comm) / comm.size
 
 
 def factor_of(norm: float, max_norm: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -10,6 +10,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from sparse_mpi.reduction.clipping import factor_of, norm_of_mean, sketched
 from sparse_mpi.training.door import Door
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined
@@ -26,7 +27,7 @@ ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 class ShardedReduction(Door):
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
-    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
+    `sparse_mpi.fsdp.attach` makes it. With ``clip_norm`` reductions begin when all gradients are there. Vectors of units are reduced in one order, the model's reversed, so that replicas
     may go through units in different orders, or leave some out. Where the transport cannot work in the background, the
     backward pass waits.
 
@@ -45,6 +46,7 @@ class ShardedReduction(Door):
         *,
         average: bool,
         dense_steps: int,
+        clip_norm: float | None = None,
         joined_bytes: float | None = None,
     ) -> None:
         super().__init__(gradients, optimizer, dense_steps=dense_steps, average=average)
@@ -59,6 +61,8 @@ class ShardedReduction(Door):
             for some in joined(self.units[::-1], joined_bytes)[::-1]
         ][::-1]
         self._vector_of = {unit: vector for vector in self._vectors for unit in vector.units}
+        # Of a mean; a sum is as many times as long
+        self._max_norm = clip_norm if clip_norm is None or average else clip_norm / gradients.comm.size
         self._backward: int | None = None  # the backward pass under way, by autograd's number
         self._begun = 0  # vectors begun in that pass
         self._pass = Pass()
@@ -109,7 +113,11 @@ class ShardedReduction(Door):
             self._vector_of[unit].take(unit, shard)
         elif (objection := unit.objection(shard)) is not None:  # this process holds padding alone
             raise objection
-        while self._begun < len(self._vectors) and (vector := self._vectors[self._begun]).complete:
+        while (
+            self._max_norm is None
+            and self._begun < len(self._vectors)
+            and (vector := self._vectors[self._begun]).complete
+        ):
             self._start(vector)
             self._begun += 1
 
@@ -128,11 +136,22 @@ class ShardedReduction(Door):
 
     def _rest(self) -> Iterator[Callable[[], None]]:
         left = self._vectors[self._begun :]
+        # Also of a process that holds padding alone, for the others
+        factor = 1.0 if self._max_norm is None else self._clipping_factor(left, self._max_norm)
         while left or self._pass.begun:
             for vector in left:
+                vector.factor = factor
                 self._start(vector)
             yield self._write
             left = [vector for vector in self._vectors if vector.came]  # units that have come twice
+
+    def _clipping_factor(self, vectors: Sequence[UnitVector], most: float) -> float:
+        """Return the factor that clips the mean of all shards together to the norm ``most``."""
+        flats = [vector.flat for vector in vectors]
+        norm = self.gradients.live.ask(lambda comm: norm_of_mean(sketched(flats, comm.size), most, comm))
+        square = torch.tensor(norm, dtype=torch.float64, device=self._attached[0].device).square()
+        torch.distributed.all_reduce(square, group=self._attached[0].mesh.get_group())
+        return factor_of(float(square.sqrt()), most)
 
     def _write(self) -> None:
         vectors, divisor = [place.vector for place in self._pass.begun], self.divisor()

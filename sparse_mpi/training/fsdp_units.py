@@ -81,11 +81,13 @@ class UnitVector:
         units: units, in the order of the vector.
         vector: reduces the gradients.
         came: units taken since the last `collect`.
+        factor: multiplies the gradients that `collect` returns next.
     """
 
     def __init__(self, units: Sequence[Unit], vector: GradientVector) -> None:
         self.units, self.vector = list(units), vector
         self.came: set[Unit] = set()
+        self.factor = 1.0
         self._reduced = torch.empty(0)  # the gradient that is being reduced
 
     @cached_property
@@ -119,7 +121,9 @@ class UnitVector:
         self._reduced = self.flat
         del self.flat
         self.came = set()
-        return self._reduced, absent
+        wide, factor = torch.promote_types(self._reduced.dtype, torch.float32), self.factor
+        self.factor = 1.0
+        return self._reduced if factor == 1 else self._reduced.to(wide) * factor, absent
 
     def write(self, total: Total, divisor: float) -> None:
         """Add the mean, ``total / divisor``, to ``.grad`` of the parameters."""

@@ -361,7 +361,7 @@ def a_mistake_of_one_rank_is_raised_on_all(ground: Ground, there: dict[str, Any]
     assert re.search(f"(?s)all ranks must call with the same arguments.*{says}|ValueError: {says}", said), said
 
 
-@check(("optimizer", "ddp", "local"))
+@check()
 def the_mean_is_clipped(ground: Ground) -> None:
     """To about the norm that is asked for, which a sketch tells."""
     norms = []

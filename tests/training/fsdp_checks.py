@@ -177,10 +177,6 @@ def mistakes(ground: Ground) -> dict[str, tuple[Callable[[], object], str]]:
             hooked,
             "ValueError: parameters must have no hook that is called when .grad is accumulated, got one of layers.2.w",
         ),
-        "clip_norm": (
-            lambda: attach(sharded(), replicas, clip_norm=1.0),
-            "ValueError: clip_norm must be None where a rank knows its shard alone; call",
-        ),
         "other folder": (
             other_folder,
             "ValueError: folder must be of algorithm .*TopkA.*, got .*Elect.*; attach as before saving",

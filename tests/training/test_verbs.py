@@ -188,20 +188,6 @@ def nonfinite(make: Make) -> None:
         trainee.steps([0])
 
 
-# Doors at which a verb is missing, or means something else
-MISSING: dict[str, tuple[str, ...]] = {
-    "clip_norm": ("fsdp",),
-}
-
-
-def cells() -> Iterator[Any]:
-    for name in VERBS:
-        for door in DOORS:
-            missing = door in MISSING.get(name, ())
-            marks = [pytest.mark.xfail(strict=True, reason=f"{door} has no such {name}")] if missing else []
-            yield pytest.param(name, door, marks=marks, id=f"{name}-{door}")
-
-
 @pytest.fixture
 def group() -> Iterator[Any]:
     """A group of this process alone."""
@@ -210,7 +196,7 @@ def group() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("name", "door"), cells())
+@pytest.mark.parametrize(("name", "door"), [(name, door) for name in VERBS for door in DOORS])
 def test_a_verb_has_one_name_and_one_meaning_at_every_door(
     name: str, door: str, request: pytest.FixtureRequest
 ) -> None:
