@@ -27,8 +27,8 @@ ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 class ShardedReduction(Door):
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
-    `sparse_mpi.fsdp.attach` makes it. With ``clip_norm`` reductions begin when all gradients are there. Vectors of units are reduced in one order, the model's reversed, so that replicas
-    may go through units in different orders, or leave some out. Where the transport cannot work in the background, the
+    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
+    may go through units in different orders, or leave some out. With ``clip_norm`` they wait for all gradients. Where the transport cannot work in the background, the
     backward pass waits.
 
     Attributes:
@@ -113,11 +113,9 @@ class ShardedReduction(Door):
             self._vector_of[unit].take(unit, shard)
         elif (objection := unit.objection(shard)) is not None:  # this process holds padding alone
             raise objection
-        while (
-            self._max_norm is None
-            and self._begun < len(self._vectors)
-            and (vector := self._vectors[self._begun]).complete
-        ):
+        for vector in self._vectors[self._begun :] if self._max_norm is None else ():
+            if not vector.complete:
+                break
             self._start(vector)
             self._begun += 1
 
