@@ -32,8 +32,8 @@ def wide_net(seed: int = 0) -> nn.Sequential:
 def loss_of(model: nn.Sequential, rank: int, step: int) -> torch.Tensor:
     """The loss of a rank in a step, on data of its own."""
     draw = torch.Generator().manual_seed(1000 * step + rank)
-    x = torch.randn(8, model[0].in_features, generator=draw)
-    y = torch.randn(8, model[-1].out_features, generator=draw)
+    x = torch.randn(8, model[0].in_features, generator=draw).to(model[0].weight)
+    y = torch.randn(8, model[-1].out_features, generator=draw).to(x)
     return nn.functional.mse_loss(model(x), y)
 
 
