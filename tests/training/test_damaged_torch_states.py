@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from sparse_mpi import World
+from sparse_mpi.arrays import as_arrays
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.form import sealed
 
 from ..reduction.damage import check_all
-from ..training.loops import made, net, own, steps, train, wrapped
+from .calls import Program
+from .doors import DOORS
+from .loops import made, net, own, steps, train, wrapped
 
 
 class Restored:
@@ -70,3 +73,16 @@ def test_a_damaged_state_of_local_steps_is_refused_by_name(deep):
     check_all(
         World(2).run(run), Local, lambda local, rank: steps(local.replica, rank, range(5, 9)), ("take_over",), deep=deep
     )
+
+
+@pytest.mark.parametrize("door", ["optimizer", "local"])
+def test_states_of_arrays_as_earlier_releases_saved_them_are_read(door):
+    def body(comm):
+        straight, resumed = (DOORS[door](Program(door=door, density=0.1, every=2), comm) for _ in range(2))
+        straight.steps(range(3))
+        resumed.net.load_state_dict(straight.net.state_dict())
+        resumed.verbs.load_state_dict(as_arrays(straight.verbs.state_dict()))
+        return straight.steps(range(3, 6)).own_weights(), resumed.steps(range(3, 6)).own_weights()
+
+    for whole, rest in World(2).run(body):
+        assert whole.tobytes() == rest.tobytes()

@@ -56,7 +56,7 @@ def test_so_much_of_the_local_parameters_is_kept(ranks, alpha):
     ranks.run(body)
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(1, 3)
 def test_steps_of_the_delay_are_added_to_what_the_others_have_moved(ranks):
     """With plain outer steps of all entries the global parameters become the mean of what left."""
 
