@@ -27,11 +27,6 @@ def saved(tmp_path_factory):
     return {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_ranks_stay_alike_to_the_bit(saved, run):
-    assert torch.equal(saved[run][0]["weights"], saved[run][1]["weights"])
-
-
 def test_steps_are_dense_at_first_and_then_sparse(saved):
     for rank in saved["straight"]:
         dense, sparse = rank["sent"][:2], rank["sent"][2:]

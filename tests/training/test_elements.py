@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from sparse_mpi.ddp import SparseState
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
@@ -87,7 +86,7 @@ def test_parameters_without_elements_are_no_concern_of_local_steps(ranks, shapes
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
-@pytest.mark.parametrize("door", ["optimizer", "optimizer without names", "later group", "unfrozen", "hook", "local"])
+@pytest.mark.parametrize("door", ["optimizer", "optimizer without names", "later group", "unfrozen", "local"])
 def test_complex_parameters_are_refused_by_name_on_all_ranks(ranks, door, dtype):
     def body(comm):
         model = nn.Linear(3, 3, dtype=dtype)
@@ -106,8 +105,6 @@ def test_complex_parameters_are_refused_by_name_on_all_ranks(ranks, door, dtype)
         with pytest.raises(TypeError, match=rf": {name} must be of dtype float32.*got complex"):
             if door.startswith("optimizer"):
                 DistributedOptimizer(sgd, None if door.endswith("names") else named.items(), comm=comm)
-            elif door == "hook":
-                SparseState(named.items(), comm=comm)
             elif door == "local":
                 DiLoCo(model, sgd, torch.optim.SGD(model.parameters(), 1.0), 2, comm=comm)
             else:
