@@ -23,7 +23,9 @@ def saved(tmp_path_factory):
     offline = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = launch(None, *copied("tests/integrations/hf_job.py", str(folder)), seconds=240, **offline)
     assert done.returncode == 0, done.stderr[-5000:]
-    return {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
+    found = {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
+    assert all(torch.equal(one["weights"], other["weights"]) for one, other in found.values())
+    return found
 
 
 @pytest.mark.jobs

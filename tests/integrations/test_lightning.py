@@ -24,7 +24,9 @@ def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lightning")
     done = launch(None, *copied("tests/integrations/lightning_job.py", str(folder)), seconds=240, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr[-5000:]
-    return {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
+    found = {run: [torch.load(folder / f"{run}-{rank}.pt", weights_only=False) for rank in range(2)] for run in RUNS}
+    assert all(torch.equal(one["weights"], other["weights"]) for one, other in found.values())
+    return found
 
 
 def test_steps_are_dense_at_first_and_then_sparse(saved):
