@@ -20,7 +20,6 @@ from .loops import wide_net as net
 
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
 PLAIN = partial(torch.optim.SGD, momentum=0.9)
-WHOLE = {"density": 1.0, "algorithm": "topka"}
 TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
 
 
@@ -122,6 +121,8 @@ def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
         (torch.optim.SGD, {"momentum": 0.9}, {"feedback": "none"}, ""),
         (torch.optim.AdamW, {}, {}, "AdamW elects entries and moves weights in units of second moments"),
         (torch.optim.AdamW, {}, {"algorithm": "oktopk"}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.AdamW, {}, {"wire": "coo32"}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.Adam, {"weight_decay": 0.1}, {}, "Adam makes up for the steps that an entry has waited"),
         (torch.optim.Adam, {"amsgrad": True}, {}, ""),
         (torch.optim.RMSprop, {"momentum": 0.9}, {}, ""),
     ],

@@ -111,24 +111,6 @@ def test_a_discriminator_moves_by_its_own_loss_alone(ranks, first):
     assert equal(ranks.run(lambda comm: body(comm, True)) + ranks.run(lambda comm: body(comm, False)))
 
 
-@pytest.mark.ranks(3)
-def test_gradients_are_added_up_by_name(ranks):
-    """Ranks may list their parameters in another order."""
-
-    def body(comm):
-        names = ["a", "b", "c"]
-        named = {name: nn.Parameter(torch.zeros(4, 4)) for name in names[comm.rank :] + names[: comm.rank]}
-        sgd = torch.optim.SGD(named.values(), lr=1.0)
-        optimizer = DistributedOptimizer(sgd, list(named.items()), comm=comm, density=1.0)
-        for _ in range(2):
-            optimizer.zero_grad()
-            sum((ord(name) * p.sum() for name, p in named.items()), torch.zeros(())).backward()
-            optimizer.step()
-        return {name: named[name].grad.mean().item() for name in names}
-
-    assert ranks.run(body) == [{"a": 97.0, "b": 98.0, "c": 99.0}] * 3
-
-
 @pytest.mark.ranks(2)
 def test_other_names_are_refused_on_all_ranks(ranks):
     def body(comm):
