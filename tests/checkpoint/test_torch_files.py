@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,63 +25,41 @@ def by_torch(state: Any) -> Any:
     return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
 
 
-def elastic(shapes: Any, comm: Any) -> ElasticAllreduce:
-    return ElasticAllreduce(shapes, team=team_of(comm) or Team(comm), k=30, algorithm="oktopk")
-
-
-class Vectors:
-    """A reducer of NumPy arrays, whose state is in arrays too."""
-
-    def __init__(self, comm: Any, **options: Any) -> None:
-        shapes, self.rank = [(20, 25), (100,)], comm.rank
-        self.reducer = SparseAllreduce(shapes, comm=comm, **options) if options else elastic(shapes, comm)
-
-    def steps(self, numbers: range) -> bytes:
-        draws = (np.random.default_rng([step, self.rank]) for step in numbers)
-        totals = [self.reducer.step(draw.standard_normal(N).astype(np.float32)) for draw in draws]
-        return b"".join((total if isinstance(total, np.ndarray) else total.to_dense()).tobytes() for total in totals)
-
-    def saved(self) -> Any:
-        return as_tensors(self.reducer.state_dict())
-
-    def load(self, state: Any) -> None:
-        self.reducer.load_state_dict(state)
-
-
-STATES: dict[str, Callable[[Any], Any]] = {
-    **{
-        f"reducer, {name}": lambda comm, name=name: Vectors(comm, k=30, algorithm=name)
-        for name in ("elect", "oktopk", "oktopk-2level", "adtopk", "powersgd", "topka")
-    },
-    "reducer, gmc": lambda comm: Vectors(comm, k=30, algorithm="gtopk", feedback="gmc"),
-    "elastic": lambda comm: Vectors(comm),
+REDUCERS: dict[str, dict[str, Any]] = {
+    **{name: {"algorithm": name} for name in ("elect", "oktopk", "oktopk-2level", "adtopk", "powersgd", "topka")},
+    "gmc": {"algorithm": "gtopk", "feedback": "gmc"},
+    "elastic": {"algorithm": "oktopk"},
 }
 
 
+def reducer_of(comm: Any, name: str) -> Any:
+    """A reducer of NumPy arrays, whose state is in arrays too."""
+    shapes, options = [(20, 25), (100,)], REDUCERS[name]
+    if name == "elastic":
+        return ElasticAllreduce(shapes, team=team_of(comm) or Team(comm), k=30, **options)
+    return SparseAllreduce(shapes, comm=comm, k=30, **options)
+
+
+def steps(reducer: Any, rank: int, numbers: range) -> bytes:
+    draws = (np.random.default_rng([step, rank]) for step in numbers)
+    totals = [reducer.step(draw.standard_normal(N).astype(np.float32)) for draw in draws]
+    return b"".join((total if isinstance(total, np.ndarray) else total.to_dense()).tobytes() for total in totals)
+
+
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", REDUCERS)
 def test_every_state_goes_on_bit_for_bit(name):
     def body(comm):
-        straight, resumed = STATES[name](comm), STATES[name](comm)
-        straight.steps(range(3))
-        saved = by_torch(straight.saved())
-        kinds = {type(leaf) for leaf in leaves(saved)}
+        straight, resumed = reducer_of(comm, name), reducer_of(comm, name)
+        steps(straight, comm.rank, range(3))
+        saved = by_torch(as_tensors(straight.state_dict()))
+        kinds = {type(leaf) for leaf in torch.utils._pytree.tree_leaves(saved)}
         assert kinds <= {torch.Tensor, bool, int, float, str, bytes, type(None)}
-        resumed.load(saved)
-        return straight.steps(range(3, 6)), resumed.steps(range(3, 6))
+        resumed.load_state_dict(saved)
+        return [steps(reducer, comm.rank, range(3, 6)) for reducer in (straight, resumed)]
 
     for whole, rest in World(2).run(body):
         assert whole == rest
-
-
-def leaves(state: Any):
-    if isinstance(state, dict):
-        state = list(state.values())
-    if isinstance(state, (list, tuple)):
-        for each in state:
-            yield from leaves(each)
-    else:
-        yield state
 
 
 def test_arrays_become_tensors_and_back():
