@@ -14,6 +14,7 @@ import pytest
 
 from sparse_mpi import World, checkpoint
 from sparse_mpi.checkpoint import manifest
+from sparse_mpi.comm import NullComm
 from sparse_mpi.planning import store
 from sparse_mpi_bench.analysis.gradients import Recorded
 from sparse_mpi_bench.analysis.keyed_volume import stored
@@ -101,6 +102,15 @@ def test_local_steps_and_broadcasts_take_tensors_only(payload):
     assert (states.unpacked(states.packed({"a": torch.ones(2)}))["a"] == 1).all()
     with pytest.raises(pickle.UnpicklingError):
         states.unpacked(states.packed({"a": payload}))
+
+
+def test_files_of_ranks_beside_a_framework_take_tensors_only(payload, tmp_path):
+    torch = pytest.importorskip("torch")
+    files = pytest.importorskip("sparse_mpi.integrations.framework_state")
+    for protocol in (2, 4):
+        torch.save(payload, files.rank_file(tmp_path / "checkpoint", 0), pickle_protocol=protocol)
+        with pytest.raises(ValueError, match="must be what this rank has saved"):
+            files.restore(Namespace(comm=NullComm(), load_state_dict=len), tmp_path / "checkpoint")
 
 
 def test_recorded_gradients_and_entries_are_arrays_only(payload, tmp_path):

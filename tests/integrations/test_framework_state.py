@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sparse_mpi import World
-from sparse_mpi.comm import NullComm
 
 torch = pytest.importorskip("torch")
 
@@ -70,18 +68,3 @@ def test_a_damaged_file_is_refused_by_name_and_links_are_not_followed(tmp_path):
         except ValueError as error:
             refused += "checkpoint.rank1.pt must be what this rank has saved, got " in str(error)
     assert refused > 25
-
-
-class Payload:
-    def __reduce__(self):
-        return os.mkdir, ("pickled",)
-
-
-def test_a_pickle_is_not_unpickled(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for protocol in (2, 4):
-        torch.save(Payload(), rank_file(tmp_path / "checkpoint", 0), pickle_protocol=protocol)
-        state = SimpleNamespace(comm=NullComm(), load_state_dict=len)
-        with pytest.raises(ValueError, match="must be what this rank has saved"):
-            restore(state, tmp_path / "checkpoint")
-    assert not (tmp_path / "pickled").exists()

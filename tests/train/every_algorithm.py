@@ -1,7 +1,6 @@
-"""Train programs with algorithms, all in one start of mpiexec, and resume each from its half-way checkpoint.
+"""Train a program with algorithms, all in one start of mpiexec, and resume each from its half-way checkpoint.
 
     mpiexec -n 4 python -m tests.train.every_algorithm FOLDER ALGORITHM,ALGORITHM PROGRAM [options of the program]
-    mpiexec -n 4 python -m tests.train.every_algorithm FOLDER ALGORITHM PROGRAM [options] + ALGORITHM PROGRAM [options]
 
 Rank 0 appends a line to FOLDER/records.jsonl after each training, in the order of the command line.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,27 +25,26 @@ OPTIONS = f"--tiny --max-steps {STEPS} --check-every {HALF} --checkpoint-every {
 
 
 def train(args: Namespace, comm: Comm) -> None:
-    """Train the programs of all ``args.jobs`` ``(algorithm, program, options)``.
+    """Train the program ``args.name`` with each of ``args.algorithms``.
 
     Raises:
         JobError: in the end, if ranks were not alike or a run from a checkpoint ended in other bits.
     """
-    bad = []
-    for number, (algorithm, name, options) in enumerate(args.jobs):
+    bad, program = [], import_module(args.name).PROGRAM
+    for algorithm in args.algorithms:
         if comm.rank == 0:
-            print(f"training {name} with {algorithm}", file=sys.stderr, flush=True)
-        program = import_module(name).PROGRAM
-        folder = args.folder / f"{number}-{name}-{algorithm}"
-        record = trained_twice(program, [*OPTIONS, "--algo", algorithm, *options], folder, comm)
+            print(f"training {args.name} with {algorithm}", file=sys.stderr, flush=True)
+        folder = args.folder / f"{args.name}-{algorithm}"
+        record = trained_twice(program, [*OPTIONS, "--algo", algorithm, *args.options], folder, comm)
         if comm.rank == 0:
             with (args.folder / "records.jsonl").open("a") as file:
                 print(json.dumps({"algorithm": algorithm, **record, "mpi": provenance()["versions"]["mpi"]}), file=file)
         if not (record["identical"] and record["resumed"]):
-            bad.append(f"{name} with {algorithm}")
+            bad.append(algorithm)
     if bad:
-        raise job.JobError(f"ranks, or the run from a checkpoint, end in other bits: {', '.join(bad)}")
+        raise job.JobError(f"ranks, or the run from a checkpoint, end in other bits: {args.name} with {', '.join(bad)}")
     if comm.rank == 0:
-        print(f"{len(args.jobs)} trainings, alike on all ranks and from a checkpoint")
+        print(f"{len(args.algorithms)} trainings, alike on all ranks and from a checkpoint")
 
 
 def trained_twice(program: Any, options: list[str], folder: Path, comm: Comm) -> dict[str, Any]:
@@ -70,14 +67,7 @@ def trained_twice(program: Any, options: list[str], folder: Path, comm: Comm) ->
     }
 
 
-def jobs(words: list[str]) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield algorithm, program and options of each training that the command line ``words`` asks for."""
-    while words:
-        end = words.index("+") if "+" in words else len(words)
-        algorithms, name, *options = words[:end]
-        yield from ((algorithm, name, options) for algorithm in algorithms.split(","))
-        words = words[end + 1 :]
-
-
 if __name__ == "__main__":
-    job.run(train, Namespace(folder=Path(sys.argv[1]), jobs=list(jobs(sys.argv[2:]))))
+    folder, algorithms, name, *options = sys.argv[1:]
+    args = Namespace(folder=Path(folder), algorithms=algorithms.split(","), name=name, options=options)
+    job.run(train, args)

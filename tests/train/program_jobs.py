@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
 PROGRAMS = {
     "vgg": ["vgg"],
     "resnet": ["resnet"],
@@ -25,3 +31,11 @@ ALGORITHM = {
     "gpt2": "acpsgd",
     "vit": "dense-bf16",
 }
+
+
+def program_of(name: str) -> tuple[Any, list[str]]:
+    """Return a program and its options in tests; skip where what it needs is not installed."""
+    if not find_spec(NEEDS.get(name, "torch")):
+        pytest.skip(f"needs {NEEDS[name]}")
+    module, *options = PROGRAMS[name]
+    return import_module(module).PROGRAM, [*options, "--tiny", "--batch-size", "4"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from sparse_train.data import Images, Split
 from sparse_train.data.share import Batches, Share
 from sparse_train.records.metrics import Metrics
 from sparse_train.tasks.images import ImageTask
-from sparse_train.tasks.task import sums
 from sparse_train.trainer.loop import Training
 
 
@@ -70,36 +68,3 @@ def losses_of(task, optimizer, steps):
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-class Slope:
-    """A task whose score is worked out in evaluation alone, on rank 0's data: a line to be found, through dropout."""
-
-    items = "points"
-    headline = "worst"
-    fingerprint = ""
-
-    def __init__(self, comm, seed=1):
-        self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 1))
-        self.steps = 5
-        self._seed, self._rank, self.share = seed, comm.rank, Share(comm.rank, comm.size)
-
-    def train(self, epoch, first=0):
-        for step in range(first, self.steps):
-            yield self._points((self._seed, epoch, step, self._rank + 1))
-
-    def test(self):
-        return iter([self._points((self._seed,))] if self._rank == 0 else [])
-
-    def forward_and_loss(self, batch):
-        inputs, wanted = batch
-        errors = (self.model(inputs) - wanted).square()
-        worst = math.nan if self.model.training else errors.max() * len(errors)
-        return errors.mean(), sums(errors.device, len(errors), errors.sum(), worst)
-
-    def scores(self, sums):
-        return {"loss": float(sums[1] / sums[0]), "worst": float(sums[2] / sums[0])}
-
-    def _points(self, seed):
-        inputs = torch.from_numpy(np.random.default_rng(seed).standard_normal((4, 3), np.float32))
-        return inputs, inputs.sum(1, keepdim=True)

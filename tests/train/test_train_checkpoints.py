@@ -125,6 +125,7 @@ FLUSHED = {
     "dgc": ["--momentum-by", "corrected"],
     "adam": ["--optimizer", "adam", "--lr", "0.01"],
     "warming up": ["--dense-warmup", "6"],
+    "local steps": "--local-steps 3 --algo oktopk --wire packed+int8 --outer-momentum 0.9".split(),
 }
 
 

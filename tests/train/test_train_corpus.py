@@ -95,22 +95,6 @@ def test_a_vocabulary_file_gives_every_piece_its_line(tmp_path):
     assert few.encode(["Cats dog"])[0].ids.tolist() == [2, 6, 3]
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"[PAD]\n[UNK]\n", r"lacks \[CLS\], \[MASK\], \[SEP\]"),
-        ("\n".join([*SPECIAL, "a", "a"]).encode(), "'a' more than once"),
-        (b"\xff\xfe", "no text in UTF-8"),
-    ],
-)
-def test_damaged_vocabulary_files_are_refused(tmp_path, content, says):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=says) as error:
-        read_pieces(path)
-    assert str(path) in str(error.value)
-
-
 ARTICLES = [
     ("Anarchism", "Anarchism\n\nAnarchism is a political philosophy.\nIt is &lt;old&gt;.\n"),
     ('Rock &amp; "roll"', 'Rock &amp; "roll"\n\nA genre  of music.\n\nWith paragraphs.\n'),
@@ -137,23 +121,6 @@ def test_what_wikiextractor_writes_is_read(tmp_path, packed):
         path = tmp_path / part / ("wiki_00" + ".bz2" * packed)
         path.write_bytes(bz2.compress(content.encode()) if packed else content.encode())
     assert list(read(tmp_path)) == EXPECTED * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("wiki_00", tagged()[:-10].encode(), "ends within the document 'Empty'"),
-        ("wiki_00", b"<html>", "expected <doc id="),
-        ("wiki_00", b'{"title": "A", "text": ""}\n', "expected <doc id="),
-        ("wiki_00.bz2", b"junk", "damaged"),
-        ("wiki_00.bz2", bz2.compress(tagged().encode())[:-9], "damaged"),
-        ("wiki_00", b"\xff\xfe", "damaged"),
-    ],
-)
-def test_damaged_documents_are_refused(tmp_path, name, content, says):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"{name}.*{says}.*extract it again"):
-        list(read(tmp_path))
 
 
 def corpus(comm, texts=TEXTS, longest=45):

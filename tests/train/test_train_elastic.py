@@ -45,11 +45,6 @@ def test_a_rank_lost_in_a_checkpoint_has_no_part_in_it(step, tmp_path):
     assert (latest(tmp_path / "checkpoints") / "rank-00001-of-00002.npz").exists()
 
 
-def test_more_ranks_wanted_than_there_are(tmp_path):
-    with pytest.raises(JobError, match="--min-ranks must be at most 2, the number of ranks, got 3"):
-        train(2, tmp_path, "--min-ranks", "3")
-
-
 @pytest.mark.thin(0, step=(20, 26), rank=(0,))
 @pytest.mark.parametrize("step", [20, 23, 26, 30])
 @pytest.mark.parametrize("rank", [0, 2])
@@ -71,6 +66,9 @@ def test_a_run_with_a_spare_is_resumed_to_the_same_bits(tmp_path):
         train(3, tmp_path / "part", "--spares", "2", "--checkpoint-every", "50", "--resume")
 
 
-def test_one_rank_must_train(tmp_path):
-    with pytest.raises(JobError, match="--spares must be at most 1, for one rank must train, got 2"):
-        train(2, tmp_path, "--spares", "2")
+@pytest.mark.parametrize(
+    ("option", "says"), [("--min-ranks", "2, the number of ranks"), ("--spares", "1, for one rank must train")]
+)
+def test_more_ranks_wanted_than_there_are(option, says, tmp_path):
+    with pytest.raises(JobError, match=f"{option} must be at most {says}, got 3"):
+        train(2, tmp_path, option, "3")

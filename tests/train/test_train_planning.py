@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from sparse_mpi import SparseVector
 from sparse_mpi.algorithms.hybrid import Hybrid
@@ -15,14 +15,10 @@ from sparse_mpi.planning.base import Plan, PlannedPart
 from sparse_train.ranks.job import JobError
 from sparse_train.trainer.planning import Planning
 
+from ..training.loops import net
 from .small_program import PROGRAM, QUIET
 
-
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
-
-
+network = partial(net, 0, (20, 30, 5))
 TENSORS = tuple((name, tuple(p.shape)) for name, p in network().named_parameters())
 PARTS = PlannedPart("dense", (1, 3)), PlannedPart("topka", (0, 2), 37 / 39)
 PLAN = Plan(dict(TENSORS), 2, 0.05, "partial", PARTS, {"dense": 0.2, "partial": 0.1})

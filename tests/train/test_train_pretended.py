@@ -6,17 +6,13 @@ are not pretended; see `fakes.fake_torch`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import pytest
 
 from ..fakes import fake_torch
-from .program_jobs import NEEDS, PROGRAMS
+from .program_jobs import PROGRAMS, program_of
 from .small_program import outcomes, train
 
 RANKS = 2
-OPTIONS = ["--tiny", "--batch-size", "4"]
 # What torch makes the host wait for in a step: sequences are packed by their lengths, and transformers looks at masks.
 # Adam by arrival waits once to learn how many entries of each parameter have arrived.
 WAITS = {"lstm speech": 3, "bert pretrain": 1, "bert squad": 1, "gpt2": 1}
@@ -28,14 +24,6 @@ def gpu(device, monkeypatch):
     """The pretended device, for torch too."""
     fake_torch.install_torch(monkeypatch)
     return device
-
-
-def program_of(name):
-    """Return a program and its options; skip where what it needs is not installed."""
-    if name in NEEDS and not find_spec(NEEDS[name]):
-        pytest.skip(f"needs {NEEDS[name]}")
-    module, *options = PROGRAMS[name]
-    return import_module(module).PROGRAM, [*options, *OPTIONS]
 
 
 @pytest.mark.thin(0, name=("vgg",))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpt2 import GPT2
 from sparse_train.data import DATASETS, corpus, questions, speech, vocabulary
 from sparse_train.data.imagenet import FolderBatches
 from sparse_train.data.share import Share
+from sparse_train.data.small_images import read_idx
 from sparse_train.models.language import Shape, for_answering
 from sparse_train.models.vision import ViT
+
+from .test_train_corpus import tagged
+from .test_train_data import idx
+from .test_train_speech_data import SPHERE
+from .test_train_squad import content
 
 TEXTS = {name: source.load for name, source in corpus.TEXTS.items()}
 MISSING = {
@@ -40,6 +50,71 @@ def test_missing_files_are_named_with_the_remedy(name, tmp_path):
     load, says = MISSING[name]
     with pytest.raises(FileNotFoundError, match=says):
         load(tmp_path / "absent")
+
+
+def text(file: Path) -> None:
+    file.with_name("ptb.train.txt").write_text("words")
+    TEXTS["ptb"](file.parent)
+
+
+def asked(file: Path) -> None:
+    file.with_name("train-v1.1.json").write_text(json.dumps(content()))
+    questions.load_squad(file.parent)
+
+
+def wikipedia(file: Path) -> None:
+    list(corpus.wikipedia(file.parent))
+
+
+READERS = {
+    "x.gz": read_idx,
+    "vocab.txt": vocabulary.read_pieces,
+    "wiki_00": wikipedia,
+    "wiki_00.bz2": wikipedia,
+    "ptb.test.txt": text,
+    "dev-v1.1.json": asked,
+    **dict.fromkeys(("x.wav", "x.sph", "x.raw"), speech.read_sound),
+}
+TWO = idx(np.zeros((2, 3), np.uint8))
+DAMAGED = [
+    ("x.gz", gzip.compress(TWO[:-1]), r"\(2, 3\) announced, 5 bytes there"),
+    ("x.gz", gzip.compress(b"<html>"), "no IDX file"),
+    ("x.gz", gzip.compress(b""), "no IDX file"),
+    ("x.gz", gzip.compress(TWO)[:-12], "damaged"),
+    ("x.gz", b"not compressed", "damaged"),
+    ("x.wav", b"<html>", "no RIFF file"),
+    ("x.sph", b"RIFF....", "no SPHERE file"),
+    ("x.sph", (SPHERE % b"1").ljust(1024) + b"..", "no SPHERE file of one channel"),
+    ("x.raw", b"odd", "3 bytes of samples of 2"),
+    ("x.raw", b"", "0 bytes"),
+    ("vocab.txt", b"[PAD]\n[UNK]\n", r"lacks \[CLS\], \[MASK\], \[SEP\]"),
+    ("vocab.txt", "\n".join([*vocabulary.SPECIAL, "a", "a"]).encode(), "'a' more than once"),
+    ("vocab.txt", b"\xff\xfe", "no text in UTF-8"),
+    ("wiki_00", tagged()[:-10].encode(), "ends within the document 'Empty'.*extract it again"),
+    ("wiki_00", b"<html>", "expected <doc id=.*extract it again"),
+    ("wiki_00", b'{"title": "A", "text": ""}\n', "expected <doc id=.*extract it again"),
+    ("wiki_00", b"\xff\xfe", "damaged.*extract it again"),
+    ("wiki_00.bz2", b"junk", "damaged.*extract it again"),
+    ("wiki_00.bz2", bz2.compress(tagged().encode())[:-9], "damaged.*extract it again"),
+    ("ptb.test.txt", b" \n", "must be text.*is empty"),
+    ("ptb.test.txt", b"na\xefve", "must be text.*UTF-8"),
+    ("dev-v1.1.json", '{"data": [', "damaged"),
+    ("dev-v1.1.json", {"version": "1.1"}, r"KeyError\('data'\).*expected data > paragraphs"),
+    ("dev-v1.1.json", [], "expected data > paragraphs"),
+    ("dev-v1.1.json", {"data": []}, "no questions"),
+    ("dev-v1.1.json", content([("q7", "Who?", [])]), r"q7 has no answer.*not v2\.0"),
+    ("dev-v1.1.json", content([("q7", "Who?", [("Nobody", 3)])]), "'Nobody' to question q7 is not at character 3"),
+    ("dev-v1.1.json", content([("q7", "Who?", [("Denver", 60)])]), "'Denver' to question q7 is not at character 60"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "says"), DAMAGED, ids=[f"{name} {says}" for name, _, says in DAMAGED])
+def test_damaged_files_are_named(name, data, says, tmp_path):
+    text = data if isinstance(data, (bytes, str)) else json.dumps(data)
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=says) as error:
+        READERS[name](tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)
 
 
 PACKAGES = {

@@ -47,14 +47,6 @@ def test_the_python_reference_is_always_there(tmp_path):
     assert (train, test) == TEXTS["python-reference"].load(tmp_path / "anywhere")
 
 
-@pytest.mark.parametrize(("content", "complaint"), [(b" \n", "is empty"), (b"na\xefve", "UTF-8")])
-def test_a_file_that_is_no_text_is_named(tmp_path, content, complaint):
-    write(tmp_path, ptb__train__txt="words")
-    (tmp_path / "ptb.test.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"ptb\.test\.txt must be text.*{complaint}"):
-        TEXTS["ptb"].load(tmp_path)
-
-
 def test_bytes_are_those_of_the_text():
     tokens = Bytes().encode(SPELLED)
     assert tokens.dtype == np.int32 and bytes(tokens.tolist()) == SPELLED.encode()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ import resnet
 import vit
 from sparse_train.models.vision import Residual, ResNet, ViT
 
-needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+from .test_models import needs_transformers
 
 
 def test_blocks_start_as_their_shortcuts_if_gamma_is_zero():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -32,8 +33,8 @@ def wide_net(seed: int = 0) -> nn.Sequential:
 def loss_of(model: nn.Sequential, rank: int, step: int) -> torch.Tensor:
     """The loss of a rank in a step, on data of its own."""
     draw = torch.Generator().manual_seed(1000 * step + rank)
-    x = torch.randn(8, model[0].in_features, generator=draw)
-    y = torch.randn(8, model[-1].out_features, generator=draw)
+    x = torch.randn(8, model[0].in_features, generator=draw).to(model[0].weight)
+    y = torch.randn(8, model[-1].out_features, generator=draw).to(x)
     return nn.functional.mse_loss(model(x), y)
 
 
@@ -100,6 +101,17 @@ def made(comm, sync_every: int = 4, *, inner=adamw, outer=nesterov, model=None, 
     return Replica(
         model, optimizer, DiLoCo(model, optimizer, outer(model.parameters()), sync_every, comm=comm, **options)
     )
+
+
+# Steps between two exchanges, fragments, delay, share of the local parameters that is kept
+SCHEDULES = [(4, 1, 0, 0.0), (4, 2, 1, 0.5), (6, 1, 4, None)]
+every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+
+
+def scheduled(comm, schedule, **options: Any) -> Replica:
+    """Make a replica with one of these schedules."""
+    every, fragments, delay, alpha = schedule
+    return made(comm, every, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=alpha, **options)
 
 
 def steps(replica: Replica, rank: int, numbers) -> None:

@@ -13,18 +13,6 @@ from sparse_mpi.algorithms import Algorithm, Bound, Reduction
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 
-from .test_momentum import optimizer_of
-
-
-def test_steps_of_amsgrad_are_not_replayed_neither_at_first_nor_of_a_later_group():
-    says = "amsgrad must be False with momentum='arrival', got True"
-    with pytest.raises(ValueError, match=says):
-        optimizer_of({"momentum": "arrival"}, torch.optim.Adam, amsgrad=True)
-    optimizer = optimizer_of({"momentum": "arrival"}, torch.optim.Adam)
-    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], "amsgrad": True})
-    with pytest.raises(ValueError, match=says):
-        optimizer.step()
-
 
 @dataclass(frozen=True)
 class Timetable(Algorithm):
@@ -93,22 +81,6 @@ def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
             optimizer.step()
         trained.append(weight.detach().numpy())
     np.testing.assert_allclose(trained[1], trained[0], rtol=1e-5)
-
-
-@pytest.mark.ranks(1, 2)
-@pytest.mark.parametrize("betas", [(0.9, 2.0), (0.9, float("nan")), (1.0, 0.99)], ids=str)
-@pytest.mark.parametrize("momentum", ["arrival", "second-moment"])
-def test_betas_that_were_changed_to_none_are_refused(ranks, momentum, betas):
-    def body(comm):
-        weight = torch.ones(30, requires_grad=True)
-        optimizer = DistributedOptimizer(torch.optim.AdamW([weight]), comm=comm, k=5, momentum=momentum)
-        optimizer.param_groups[0]["betas"] = betas
-        weight.grad = torch.arange(30.0)
-        with pytest.raises(ValueError, match=r"betas must be in \[0, 1\), got"):
-            optimizer.step()
-        assert (weight == 1).all()
-
-    ranks.run(body)
 
 
 @pytest.mark.parametrize("momentum", ["arrival", "second-moment"])

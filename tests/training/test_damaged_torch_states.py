@@ -6,43 +6,45 @@ import pytest
 import torch
 
 from sparse_mpi import World
+from sparse_mpi.arrays import as_arrays
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.form import sealed
 
 from ..reduction.damage import check_all
-from ..training.loops import made, net, own, steps, train, wrapped
+from .calls import Program
+from .doors import DOORS
+from .loops import net, wrapped
+
+DAMAGED = [
+    ("optimizer", 2),
+    ("local", 1),
+    pytest.param("local", 2, marks=pytest.mark.full("most of a minute; 1 damages each key")),
+]
 
 
-class Restored:
-    """A model's reduction with the methods that load a state."""
+@pytest.mark.parametrize(("door", "deep"), DAMAGED)
+def test_a_damaged_state_is_refused_by_name(door, deep):
+    fragments = {"fragments": 2, "fragment_sync_delay": 1} if door == "local" else {}
 
-    def __init__(self, comm):
-        self.model = net()
-        self.optimizer = wrapped(self.model, comm, density=0.1, bucket_cap_mb=0.0004)
+    class Restored:
+        """What a rank trains with, and the methods that load a state."""
 
-    def __getattr__(self, name):
-        return getattr(self.optimizer.reduction, name)
+        def __init__(self, comm):
+            program = Program(door=door, density=0.1, algorithm="elect", every=4, outer="outer", options=fragments)
+            self.trainee = DOORS[door](program, comm)
 
+        def __getattr__(self, name):
+            return getattr(self.trainee.verbs, name)
 
-def reduced(made, rank):
-    train(made.model, made.optimizer, own(rank), [0])
-
-
-def test_a_damaged_state_of_buckets_is_refused_by_name():
-    def run(comm):
-        made = Restored(comm)
-        for _ in range(3):
-            reduced(made, comm.rank)
-        return made.state_dict()
-
-    check_all(World(2).run(run), Restored, reduced, ("take_over",), deep=2)
+    saved = World(2).run(lambda comm: Restored(comm).trainee.steps(range(5)).verbs.state_dict())
+    check_all(saved, Restored, lambda made, rank: made.trainee.steps(range(5, 9)), ("take_over",), deep=deep)
 
 
 def test_states_of_release_0_3_are_refused_with_the_release_that_converts_them():
     """Buckets had no names there, and Adam kept a number of steps alone."""
     with pytest.raises(ValueError, match="must be 4, got None; .* load and save it once with sparse_mpi 0.4"):
-        Restored(NullComm()).load_state_dict(sealed({"buckets": [], "kinds": []}))
+        wrapped(net(), NullComm()).reduction.load_state_dict(sealed({"buckets": [], "kinds": []}))
     model = net()
     optimizer = DistributedOptimizer(torch.optim.Adam(model.parameters()), comm=NullComm())
     state = optimizer.state_dict() | {"state": {0: {"step": torch.tensor(3.0)}}}
@@ -51,22 +53,14 @@ def test_states_of_release_0_3_are_refused_with_the_release_that_converts_them()
     assert not optimizer.state
 
 
-@pytest.mark.parametrize("deep", [1, pytest.param(2, marks=pytest.mark.full("most of a minute; 1 damages each key"))])
-def test_a_damaged_state_of_local_steps_is_refused_by_name(deep):
-    class Local:
-        """A replica with the methods that load a state."""
+@pytest.mark.parametrize("door", ["optimizer", "local"])
+def test_states_of_arrays_as_earlier_releases_saved_them_are_read(door):
+    def body(comm):
+        straight, resumed = (DOORS[door](Program(door=door, density=0.1, every=2), comm) for _ in range(2))
+        straight.steps(range(3))
+        resumed.net.load_state_dict(straight.net.state_dict())
+        resumed.verbs.load_state_dict(as_arrays(straight.verbs.state_dict()))
+        return straight.steps(range(3, 6)).own_weights(), resumed.steps(range(3, 6)).own_weights()
 
-        def __init__(self, comm):
-            self.replica = made(comm, 4, fragments=2, fragment_sync_delay=1, density=0.1)
-
-        def __getattr__(self, name):
-            return getattr(self.replica.local, name)
-
-    def run(comm):
-        local = Local(comm)
-        steps(local.replica, comm.rank, range(5))
-        return local.state_dict()
-
-    check_all(
-        World(2).run(run), Local, lambda local, rank: steps(local.replica, rank, range(5, 9)), ("take_over",), deep=deep
-    )
+    for whole, rest in World(2).run(body):
+        assert whole.tobytes() == rest.tobytes()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +13,6 @@ from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
 from .loops import adamw, common, loss_of, made, nesterov, net, own, plain, steps, train, weights
-
-few_ranks = pytest.mark.ranks(1, 3, 5)
-sgd = partial(torch.optim.SGD, lr=0.1)
 
 
 @pytest.mark.ranks(3)
@@ -59,7 +54,7 @@ def test_so_much_of_the_local_parameters_is_kept(ranks, alpha):
     ranks.run(body)
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(1, 3)
 def test_steps_of_the_delay_are_added_to_what_the_others_have_moved(ranks):
     """With plain outer steps of all entries the global parameters become the mean of what left."""
 

@@ -9,9 +9,12 @@ from torch import nn
 
 from sparse_mpi.optim import DistributedOptimizer
 
-from .embedding_net import MAKERS, Net, assert_alike, distributed, loss_of, tokens, train
-from .loops import mean, weights
-from .loops import train as plainly
+from .calls import WHOLE, Call, Program
+from .embedding_net import Net, distributed, tokens, train
+from .loops import equal
+from .orders import NONE, STEP, UPDATE
+from .programs import Verdict
+from .test_doors import in_process
 
 pytestmark = pytest.mark.ranks(1, 3)
 
@@ -23,7 +26,7 @@ def test_the_mean_is_clipped(ranks, overlap):
 
     def run(comm):
         model = Net()
-        optimizer = distributed(model, comm, MAKERS["sgd"], clip_norm=most, overlap=overlap)
+        optimizer = distributed(model, comm, clip_norm=most, overlap=overlap)
         model(tokens(comm.rank, 0)).backward()
         optimizer.synchronize()
         own = torch.cat([p.grad._values().flatten() for p in model.tables]).norm()
@@ -37,26 +40,10 @@ def test_the_mean_is_clipped(ranks, overlap):
             assert np.hypot(own, rest) == pytest.approx(most, rel=0.2) and min(own, rest) < 0.95 * most
 
 
-def test_a_loss_scaler_sees_an_overflow_of_any_rank(ranks):
-    def run(comm):
-        model = Net()
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
-        optimizer = distributed(model, comm, MAKERS["sgd"], scaler=scaler)
-        for step in range(4):
-            optimizer.zero_grad()
-            loss = model(tokens(comm.rank, 0 if step < 2 else step))
-            if step == 1 and comm.rank == comm.size - 1:
-                loss = loss + model.left(torch.tensor([7])).sum() * float("inf")
-            scaler.scale(loss).backward()
-            optimizer.synchronize()
-            with optimizer.skip_synchronize():
-                scaler.step(optimizer)
-            scaler.update()
-        return np.append(weights(model), scaler.get_scale())
-
-    model = Net(False)
-    expected = plainly(model, MAKERS["sgd"](model.parameters()), mean(ranks.size, loss_of), (0, 2, 3))
-    assert_alike(ranks.run(run), np.append(expected, 2.0))
+def test_a_loss_scaler_sees_an_overflow_of_any_rank():
+    rest = (Call("synchronize"), STEP, UPDATE, NONE)
+    calls = (WHOLE, *rest, Call("overflow", 2), *rest, WHOLE, *rest)
+    assert in_process(Program(calls, 3, scaled=True, net="tables")) == Verdict(None, "trained")
 
 
 def test_what_is_owed_stays_when_a_table_leaves_its_bucket(ranks):
@@ -98,7 +85,7 @@ def test_a_sparse_gradient_that_becomes_dense_is_an_error_on_all_ranks(ranks, wh
 
     def run(comm):
         model = Net()
-        optimizer = distributed(model, comm, MAKERS["sgd"], overlap=overlap, clip_norm=clip_norm)
+        optimizer = distributed(model, comm, overlap=overlap, clip_norm=clip_norm)
         train(comm, None, range(1), model, optimizer)
         optimizer.zero_grad()
         loss = model(tokens(comm.rank, 1))
@@ -111,4 +98,4 @@ def test_a_sparse_gradient_that_becomes_dense_is_an_error_on_all_ranks(ranks, wh
         optimizer.zero_grad()
         return train(comm, None, range(1, 3), model, optimizer)
 
-    assert_alike(ranks.run(run))
+    assert equal(ranks.run(run))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,17 +12,10 @@ import torch
 
 from sparse_mpi.optim import broadcast_parameters
 
-from .loops import adamw, common, equal, made, nesterov, net, plain, residuals, steps, weights
+from .loops import adamw, common, equal, every_schedule, nesterov, net, plain, residuals, scheduled, steps, weights
 
 pytestmark = pytest.mark.ranks(2, 3)
-SCHEDULES = [(4, 1, 0, 0.0), (4, 2, 1, 0.5), (6, 1, 4, None)]
-every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-
-
-def replica_of(comm, schedule, **options):
-    every, fragments, delay, alpha = schedule
-    options = {"density": 0.2, "inner": plain, "outer": plain} | options
-    return made(comm, every, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=alpha, **options)
+replica_of = partial(scheduled, density=0.2, inner=plain, outer=plain)
 
 
 @every_schedule

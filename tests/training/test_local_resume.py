@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from sparse_mpi import World
 from sparse_mpi.fault_tolerance import Team
 
-from .loops import common, made, net, plain, residuals, steps, weights
+from .loops import SCHEDULES, common, every_schedule, net, plain, residuals, scheduled, steps, weights
 
-SCHEDULES = [(4, 1, 0, 0.0), (4, 2, 1, 0.5), (6, 1, 4, None)]
-every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-
-
-def replica_of(comm, schedule, name="elect", **options):
-    every, fragments, delay, alpha = schedule
-    options = {"density": 0.1, "algorithm": name} | options
-    return made(comm, every, fragments=fragments, fragment_sync_delay=delay, fragment_update_alpha=alpha, **options)
+replica_of = partial(scheduled, density=0.1, algorithm="elect")
 
 
 @pytest.mark.ranks(1, 2, 4, 5)

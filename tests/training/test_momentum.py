@@ -20,7 +20,6 @@ from .loops import wide_net as net
 
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
 PLAIN = partial(torch.optim.SGD, momentum=0.9)
-WHOLE = {"density": 1.0, "algorithm": "topka"}
 TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
 
 
@@ -61,6 +60,7 @@ def optimizer_of(options, make=torch.optim.SGD, **own):
             {"momentum": TRAVELS},
             "momentum must not be 'second-moment' with Adamax, whose step is none of",
         ),
+        ("Adam", {"amsgrad": True}, {"momentum": "arrival"}, "amsgrad must be False with momentum='arrival', got True"),
         ("AdamW", {"amsgrad": True}, {"momentum": TRAVELS}, "amsgrad must be False with momentum='second-moment'"),
         ("RMSprop", {"centered": True}, {"momentum": TRAVELS}, "centered must be 0 with momentum='second-moment'"),
         ("AdamW", {}, {"momentum": TRAVELS, "feedback": "dgc"}, "feedback must be 'residual' or leaky with momentum="),
@@ -72,12 +72,40 @@ def test_a_mode_needs_the_optimizer_it_is_for(kind, own, options, message):
         optimizer_of(options, getattr(torch.optim, kind), **own)
 
 
-def test_a_momentum_that_changes_later_is_refused_before_anything_is_reduced():
-    optimizer = optimizer_of({"momentum": "global"}, momentum=0.9)
-    optimizer.param_groups[0]["momentum"] = 0.5
-    with pytest.raises(ValueError, match=r"momentum must stay 0.9, .* got 0.5 in the optimizer"):
+def first(**changed):
+    return lambda optimizer: optimizer.param_groups[0].update(changed)
+
+
+def later(**own):
+    return lambda optimizer: optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], **own})
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "change", "message"),
+    [
+        ("SGD", "global", first(momentum=0.5), "momentum must stay 0.9, .* got 0.5 in the optimizer"),
+        ("SGD", "global", later(dampening=0.5), "dampening must stay .* got 0.5 in the optimizer"),
+        ("SGD", "corrected", later(dampening=0.5), "dampening must stay .* got 0.5 in the optimizer"),
+        ("SGD", "corrected", later(nesterov=True), "nesterov must stay .* got True in the optimizer"),
+        ("Adam", "arrival", later(amsgrad=True), "amsgrad must be False with momentum='arrival', got True"),
+        *(
+            ("AdamW", mode, first(betas=betas), r"betas must be in \[0, 1\), got")
+            for mode in ("arrival", TRAVELS)
+            for betas in ((0.9, 2.0), (0.9, float("nan")), (1.0, 0.99))
+        ),
+    ],
+)
+def test_what_does_not_fit_later_is_refused_before_anything_is_reduced(kind, mode, change, message):
+    optimizer = optimizer_of(
+        {"momentum": mode}, getattr(torch.optim, kind), **{"momentum": 0.9} if kind == "SGD" else {}
+    )
+    change(optimizer)
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    for weight in weights:
+        weight.grad = torch.arange(3.0)
+    with pytest.raises(ValueError, match=message):
         optimizer.step()
-    assert optimizer.param_groups[0]["momentum"] == 0.5
+    assert all((weight == 1).all() for weight in weights)
 
 
 def test_behind_a_step_that_raises_the_optimizer_has_its_momentum():
@@ -92,18 +120,6 @@ def test_behind_a_step_that_raises_the_optimizer_has_its_momentum():
         # The next error is behind our hook, as in the optimizer itself
         optimizer.register_step_pre_hook(fail)
     assert optimizer.state_dict()["param_groups"][0]["momentum"] == 0.9
-
-
-@pytest.mark.parametrize(
-    ("mode", "option"),
-    [("global", {"dampening": 0.5}), ("corrected", {"dampening": 0.5}), ("corrected", {"nesterov": True})],
-)
-def test_another_kind_of_momentum_that_comes_with_a_later_group_is_refused(mode, option):
-    optimizer = optimizer_of({"momentum": mode}, momentum=0.9)
-    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)], **option})
-    ((name, value),) = option.items()
-    with pytest.raises(ValueError, match=f"{name} must stay .* got {value} in the optimizer"):
-        optimizer.step()
 
 
 @pytest.mark.parametrize("rule", [ErrorFeedback(), MomentumCorrection(0.0), GlobalMomentum(0.0)], ids=repr)
@@ -122,6 +138,8 @@ def test_a_rule_without_momentum_leaves_the_optimizers_own(rule):
         (torch.optim.SGD, {"momentum": 0.9}, {"feedback": "none"}, ""),
         (torch.optim.AdamW, {}, {}, "AdamW elects entries and moves weights in units of second moments"),
         (torch.optim.AdamW, {}, {"algorithm": "oktopk"}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.AdamW, {}, {"wire": "coo32"}, "AdamW makes up for the steps that an entry has waited"),
+        (torch.optim.Adam, {"weight_decay": 0.1}, {}, "Adam makes up for the steps that an entry has waited"),
         (torch.optim.Adam, {"amsgrad": True}, {}, ""),
         (torch.optim.RMSprop, {"momentum": 0.9}, {}, ""),
     ],

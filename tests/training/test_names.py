@@ -31,26 +31,27 @@ def wrap(comm, optimizer, names=None, **options):
     return DistributedOptimizer(optimizer, names, comm=comm, **{"density": 0.4} | options)
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["added", "unfrozen"])
+@pytest.mark.parametrize("how", ["there", "added", "unfrozen"])
 @pytest.mark.parametrize("cap", [None, 1e-4])
 @every_kind
-def test_later_parameters_are_reduced_by_name(ranks, kind, cap, frozen):
-    """Each rank adds groups in an order of its own, or thaws layers of groups that stand in one."""
+def test_parameters_are_reduced_by_name(ranks, kind, cap, how):
+    """Each rank has or adds groups in an order of its own, or thaws layers of groups that stand in one."""
 
     def body(comm, orderly):
         model = same_widths()
         layers = [model[0], model[2], model[4]]
         rest = layers[:2][:: 1 if orderly or comm.rank == 0 else -1]
         optimizer = KINDS[kind](layers[2].parameters())
-        if frozen:
+        if how != "added":
             for layer in rest:
-                layer.requires_grad_(False)
+                layer.requires_grad_(how == "there")
                 optimizer.add_param_group({"params": list(layer.parameters())})
-        wrap(comm, optimizer, model.named_parameters(), bucket_cap_mb=cap)
+        pairs = list(model.named_parameters())[:: 1 if orderly or comm.rank == 0 else -1]
+        wrap(comm, optimizer, pairs, bucket_cap_mb=cap)
         train(model, optimizer, own(comm.rank), range(3))
         for layer in rest:
             layer.requires_grad_(True)
-            if not frozen:
+            if how == "added":
                 optimizer.add_param_group({"params": list(layer.parameters())})
         train(model, optimizer, own(comm.rank), range(3, 7))
         return weights(model), [*optimizer.reduction.gradients.residuals()]

@@ -129,17 +129,12 @@ def test_tables_are_left_out_with_the_others(ranks, where):
     assert equal(ranks.run(body))
 
 
-@pytest.mark.parametrize(("how", "error"), [("keep", None), ("raise", FloatingPointError)])
-def test_other_ways_are_as_before(ranks, how, error):
+def test_what_is_kept_is_stepped_along(ranks):
     def body(comm):
         model = wide_net()
-        optimizer = wrapped(model, comm, nonfinite=how, density=1.0)
+        optimizer = wrapped(model, comm, nonfinite="keep", density=1.0)
         broken(model, comm, 0, "everywhere")
-        if error is None:
-            optimizer.step()
-            return bool(np.isnan(weights(model)).any())
-        with pytest.raises(error):
-            optimizer.step()
-        return True
+        optimizer.step()
+        return bool(np.isnan(weights(model)).any())
 
     assert all(ranks.run(body))

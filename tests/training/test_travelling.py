@@ -79,25 +79,6 @@ def test_it_is_the_default_of_adam_with_elect_at_equal_bytes(ranks):
 
 
 @pytest.mark.parametrize(
-    ("make", "options"),
-    [
-        (adamw, {"algorithm": "oktopk"}),
-        (adamw, {"wire": "coo32"}),
-        (adamw, {"momentum": "arrival"}),
-        (lambda p: torch.optim.Adam(p, weight_decay=0.1), {}),
-    ],
-)
-def test_elsewhere_it_goes_by_arrival(make, options):
-    def body(comm):
-        model = net()
-        made = DistributedOptimizer(make(list(model.parameters())), comm=comm, **options)
-        return [bucket.reducer.second_moment for bucket in made.reduction.buckets], made.rule.mode
-
-    for moments, mode in World(2).run(body):
-        assert not any(moments) and mode == "arrival"
-
-
-@pytest.mark.parametrize(
     ("kind", "options"),
     [
         (torch.optim.Adam, {"betas": (0.9, BETA)}),
