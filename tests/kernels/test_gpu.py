@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SparseAllreduce, arrays, sparse_allreduce
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.kernels import array, of
 from sparse_mpi.select.estimate import Gaussian
+
+from .on_cuda import bytes_of, parts_of
 
 N, K = 200_000, 2000
 MANY = 3_000_000  # pairs: a share for every block of `truncate`
@@ -36,16 +38,6 @@ needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="nee
 
 def vector(rank: int, step: int = 0, dtype=np.float32) -> np.ndarray:
     return np.random.default_rng([rank, step]).standard_normal(N).astype(dtype)
-
-
-def parts_of(result) -> list:
-    return [result.indices, result.values] if isinstance(result, SparseVector) else [result]
-
-
-def bytes_of(*results) -> list[bytes]:
-    parts = [part for result in results for part in parts_of(result)]
-    host = [part.cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts]
-    return [arrays.to_host(part).tobytes() for part in host]
 
 
 @pytest.mark.ranks(1, 3)

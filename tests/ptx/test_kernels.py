@@ -123,31 +123,6 @@ def test_every_kernel_is_run(interpreted, monkeypatch, seed):
         assert kernel.name == "moments" or all(one.parts[0] != "fma" for one in kernel.code)
 
 
-BY_FLOATS = {  # as it was once, for numbers that are not negative
-    "    const uint32 sign = (uint32)(x.bits & 0x8000u) << 16, rest": "    const uint32 sign = 0, rest",
-    "return real_of((int32)(sign | wide));": "return real_of((int32)(rest << 13)) * real_of((254 - 15) << 23);",
-}
-
-
-@pytest.mark.parametrize("ftz", [True, False])
-@pytest.mark.parametrize("parts", [BY_FLOATS, {}], ids=["by-floats", "by-integers"])
-def test_halves_are_lost_where_they_are_widened_by_way_of_subnormal_numbers(parts, ftz, compiled_anew):
-    """And where CuPy's option takes these for zero: not by way of integers, nor without the option."""
-    halves = np.arange(1, 0x7C00, dtype=np.uint16).view(np.float16)
-    cuda = compiled_anew(parts, f"-ftz={str(ftz).lower()}")
-    found = cuda.select(put(cuda, halves), 0, len(halves))[1].get()
-    lost = (halves < 2.0**-14) & (ftz and parts is BY_FLOATS)
-    assert (found == np.where(lost, 0, halves)).all()
-
-
-def test_sums_lose_subnormal_numbers_by_that_option(compiled_anew):
-    tiny = np.full(64, 1e-40, np.float32)
-    cuda = compiled_anew({}, "-ftz=true")
-    residual = put(cuda, tiny)
-    cuda.accumulate(residual, put(cuda, tiny))
-    assert not residual.get().any()
-
-
 # Bytes of global memory that an entry of float32 costs: what is read and written of vectors, and of pairs
 MOVED = {"select": (4, 8), "accumulate_select": (12, 8)}
 
