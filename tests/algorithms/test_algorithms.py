@@ -17,6 +17,7 @@ from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.testing import CASES, Case, Trials, check_algorithm
 from sparse_mpi.testing.steps import check_counts, dense_of
 
+from ..reduction.rules import KINDS
 from .conformance import assert_same_as_in_world, train
 
 # every entry of the registry, and options that change how an algorithm communicates
@@ -117,3 +118,12 @@ def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
         return train(comm, name, DYADIC, np.float32, 5)
 
     assert_same_as_in_world(ranks, exact, *([body] if ALGORITHMS[name]().exact_order(case.layout, case.k) else []))
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("kind", [*KINDS, "second moment"])
+@pytest.mark.against_world
+def test_world_equals_mpi_with_any_memory(ranks, kind):
+    name, options = ("oktopk", {"feedback": KINDS[kind]}) if kind in KINDS else ("elect", {"second_moment": 0.9})
+    case = CASES["heavy-tailed"]
+    assert_same_as_in_world(ranks, lambda comm: train(comm, name, case, np.float32, 4, **options))

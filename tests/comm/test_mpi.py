@@ -56,6 +56,7 @@ def test_as_comm_keeps_one_duplicate_for_each_communicator():
         2,
         "-c",
         """
+import pytest
 from mpi4py import MPI
 from sparse_mpi.comm import as_comm
 
@@ -67,12 +68,8 @@ assert as_comm(mine) is comm and comm is not world and (comm.rank, comm.size) ==
 assert as_comm(mine.Dup()) is not comm
 mine.Free()
 for wrong in (7, MPI.COMM_NULL):
-    try:
+    with pytest.raises(TypeError, match="comm must be an mpi4py intracommunicator, "):
         as_comm(wrong)
-    except TypeError as error:
-        assert "comm must be an mpi4py intracommunicator, " in str(error)
-    else:
-        raise AssertionError(wrong)
 print("kept")
 """,
     )

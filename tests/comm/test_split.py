@@ -25,6 +25,7 @@ def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
         each = np.arange(part.size)
         own = np.array([comm.rank])
         part.barrier()
+        assert part.split(part.rank).allgather(own).tolist() == [[comm.rank]], "a part can be split again"
         return (part.rank, part.size), [
             part.allgather(own)[:, 0],
             part.allgatherv(own)[0],
@@ -51,14 +52,6 @@ def test_messages_of_parts_and_of_the_whole_do_not_meet(ranks):
         return [part.allreduce(np.array([turn])).item() // part.size for turn, part in enumerate(order)]
 
     assert ranks.run(body) == [[0, 1, 2, 3, 4]] * ranks.size
-
-
-def test_a_part_can_be_split_again(ranks):
-    def body(comm):
-        part = comm.split(comm.rank // 2).split(comm.rank % 2)
-        return part.size, part.allgather(np.array(comm.rank)).tolist()
-
-    assert ranks.run(body) == [(1, [rank]) for rank in range(ranks.size)]
 
 
 def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):

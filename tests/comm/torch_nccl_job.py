@@ -16,7 +16,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from time import perf_counter
 from types import SimpleNamespace
@@ -31,16 +30,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sparse_mpi import ALGORITHMS, Layout, SparseAllreduce
-from sparse_mpi.arrays import to_host
+from sparse_mpi import ALGORITHMS, Layout
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fsdp import attach
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.testing import check_transport
-from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_torch_nccl
+from .laws import assert_as_in_a_world, stepped
 from .on_device import OnDevice
 
 LIMIT = 240.0  # seconds
@@ -55,11 +52,10 @@ def calls(comm: Any) -> Found:
 
     def run(fn: Callable[[Any], Any]) -> list[Any]:
         results: list[Any] = [None] * comm.size
-        dist.all_gather_object(results, fn(OnDevice(comm)), group=BESIDE)
+        dist.all_gather_object(results, fn(comm), group=BESIDE)
         return results
 
-    ranks = SimpleNamespace(size=comm.size, run=run)
-    check_transport(lambda _: ranks, replace(TALKS, ranks=(comm.size,), examples=0))
+    assert_as_in_a_world(SimpleNamespace(size=comm.size, run=run), OnDevice)
     found = []
     for name in ("int8", "int16", "uint16", "uint32", "uint64", "float64"):
         own = (np.arange(-3, 4) << comm.rank).astype(name)  # without a sign, large ones
@@ -68,17 +64,7 @@ def calls(comm: Any) -> Found:
 
 
 def algorithm(name: str) -> Callable[[Any], Found]:
-    """The totals of a few steps, the last one dense."""
-
-    def steps(comm: Any) -> Found:
-        reducer, totals = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=name), []
-        for step in range(STEPS):
-            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size, np.float32)
-            total = reducer.step(cupy.asarray(drawn), dense=step == STEPS - 1)
-            totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
-        return totals
-
-    return steps
+    return lambda comm: stepped(comm, name, LAYOUT, K, STEPS, cupy.asarray)
 
 
 def net() -> nn.Sequential:
