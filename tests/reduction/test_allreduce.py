@@ -122,17 +122,6 @@ def test_arguments_that_differ_raise_on_every_rank(ranks, what):
     ranks.run(body)
 
 
-@pytest.mark.under_mpi(3)
-def test_gradient_of_another_length(ranks):
-    def body(comm):
-        reducer = SparseAllreduce([(20, 10)], k=5, comm=comm)
-        with pytest.raises(ValueError, match="200 elements"):
-            reducer.step(vector(comm.rank, 200 - (comm.rank == comm.size - 1)))
-        assert reducer.step(vector(comm.rank)).nnz == 5, "the reducer is still good"
-
-    ranks.run(body)
-
-
 @pytest.mark.ranks(2)
 def test_ranks_with_other_tensors_of_as_many_elements_do_not_start(ranks):
     def body(comm):
