@@ -25,7 +25,6 @@ import cupy
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -37,13 +36,14 @@ from sparse_mpi.fsdp import attach
 from sparse_mpi.optim import DistributedOptimizer
 
 from ..fakes import fake_torch_nccl
+from ..training.loops import net
 from .laws import assert_as_in_a_world, stepped
 from .on_device import OnDevice
 
 LIMIT = 240.0  # seconds
 PRETENDED = not hasattr(cupy, "__file__")
 LAYOUT, K, STEPS = Layout(((40, 30), (20, 25)) if PRETENDED else ((400, 300), (200, 250))), 170, 4
-WHERE = "cpu" if PRETENDED else "cuda"  # models
+WHERE, WIDTHS = "cpu" if PRETENDED else "cuda", (64, 96, 64, 8)  # of models
 Found = list[bytes] | list[np.ndarray]
 
 
@@ -67,11 +67,6 @@ def algorithm(name: str) -> Callable[[Any], Found]:
     return lambda comm: stepped(comm, name, LAYOUT, K, STEPS, cupy.asarray)
 
 
-def net() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8)).to(WHERE)
-
-
 def trained(model: Any, optimizer: Any, rank: int) -> Found:
     """The weights after a few steps."""
     for step in range(STEPS):
@@ -83,13 +78,13 @@ def trained(model: Any, optimizer: Any, rank: int) -> Found:
 
 
 def optimizer(comm: Any) -> Found:
-    model = net()
+    model = net(1, WIDTHS).to(WHERE)
     inner = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     return trained(model, DistributedOptimizer(inner, density=0.05, comm=comm), comm.rank)
 
 
 def hook(comm: Any) -> Found:
-    bare = net()
+    bare = net(1, WIDTHS).to(WHERE)
     model, inner = DistributedDataParallel(bare, bucket_cap_mb=0.02), torch.optim.AdamW(bare.parameters(), 0.01)
     state = SparseState(bare.named_parameters(), density=0.05, comm=comm, dense_steps=1, optimizer=inner)
     model.register_comm_hook(state, sparse_hook)
@@ -98,7 +93,7 @@ def hook(comm: Any) -> Found:
 
 def sharded(comm: Any) -> Found:
     mesh = init_device_mesh(WHERE, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
-    model = net()
+    model = net(1, WIDTHS).to(WHERE)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh["shard"])
     inner = torch.optim.AdamW(model.parameters(), 0.01)

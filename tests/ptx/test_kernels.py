@@ -1,4 +1,4 @@
-"""Every kernel as NVRTC compiles it runs without a fault, and its code cannot be fused or reordered to other bytes."""
+"""Every kernel as NVRTC compiles it runs without a fault; tests/kernels/test_nvrtc.py looks at its code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from sparse_mpi.wire.packed import Ballots, Complete
 from ..fakes import fake_cuda
 from ..kernels.on_cuda import put, thresholds
 from . import device
-from .instructions import IDLE
 
 SOURCES = Path(base.__file__).with_name("cuda")
 pytestmark = [
@@ -89,38 +88,14 @@ def everything(cuda) -> None:
     cuda.select_rows(values, (np.array([[0, 4, 1, 0]]), np.array([[4, 4, 2, 1]])), 3)
 
 
-def fusible(kernel):
-    """Sums of products of which the device's assembler may round the sum alone, unlike the host."""
-    loose = [one for one in kernel.code if len(one.parts) == 2 and one.parts[1] in ("f32", "f64")]
-    products = {one.operands[0] for one in loose if one.parts[0] == "mul"}
-    return [one.text for one in loose if one.parts[0] in ("add", "sub") and products & set(one.operands[1:])]
-
-
-FENCES = {
-    "count": 1,
-    "keep_largest": 3,
-    "smallest": 1,
-}  # of kernels whose blocks tell others by one word that many are there
-
-
-def check_code(kernel):
-    """Check what no run shows: on a device sums may be fused, and other blocks see words in another order."""
-    assert not fusible(kernel), f"may be fused: {fusible(kernel)}"
-    fences = sum(one.parts[0] in IDLE for one in kernel.code)
-    assert fences == FENCES.get(kernel.name, 0), f"a fence too few or too many: {fences}"
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_kernel_is_run(interpreted, monkeypatch, seed):
-    """In an order of blocks that the seed draws; what its instructions give does not depend on the assembler."""
+    """In an order of blocks that the seed draws."""
     monkeypatch.setattr(fake_cuda, "SEED", seed)
     everything(interpreted)
     sources = [re.sub(r"__launch_bounds__\(\w+\)", "", file.read_text()) for file in SOURCES.glob("*.cu")]
     names = {name for text in sources for name in re.findall(r"__global__\s+void\s+(\w+)\s*\(", text)}
     assert len(names) > 30 and {launch.kernel.name for launch in device.RECORD} == names
-    for kernel in {launch.kernel.name: launch.kernel for launch in device.RECORD}.values():
-        check_code(kernel)
-        assert kernel.name == "moments" or all(one.parts[0] != "fma" for one in kernel.code)
 
 
 # Bytes of global memory that an entry of float32 costs: what is read and written of vectors, and of pairs
