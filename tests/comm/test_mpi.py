@@ -108,13 +108,6 @@ def test_a_launcher_that_is_not_mpis_is_noticed():
     assert launch(None, "-c", "from sparse_mpi.comm import as_comm; as_comm().barrier()", PMI_SIZE="1").returncode == 0
 
 
-def test_importing_the_transport_does_not_start_mpi():
-    done = launch(
-        None, "-c", "import sys, sparse_mpi.comm.mpi, sparse_mpi.comm.world; assert 'mpi4py' not in sys.modules"
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_launcher_is_known(monkeypatch, name):
     for launcher in LAUNCHERS:

@@ -33,6 +33,7 @@ def device_count() -> int:
 
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")]
+cupy = sys.modules.get("cupy")
 needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a torch built for CUDA")
 
 
@@ -45,8 +46,6 @@ def vector(rank: int, step: int = 0, dtype=np.float32) -> np.ndarray:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_same_bytes_as_with_numpy(ranks, name, dtype):
     """But where a selector adds in an order that is each library's own."""
-    import cupy
-
     selector = ALGORITHMS[name]().selector
     same = not isinstance(selector, Gaussian)
 
@@ -69,8 +68,6 @@ def test_the_same_bytes_as_with_numpy(ranks, name, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_kernels_of_one_launch_give_the_same_bytes_as_with_numpy(dtype):
     """Also where blocks of several streams wait for others of theirs at the same time."""
-    import cupy
-
     rng = np.random.default_rng(0)
     values = rng.standard_t(3, MANY).astype(dtype)
     values[::1000], values[1::1000] = np.nan, 1
@@ -133,7 +130,6 @@ def test_torch_tensors_enter_and_leave_without_a_copy(dtype):
 
 @needs_cuda_torch
 def test_cupy_works_on_torchs_stream_and_gives_it_back():
-    cupy = sys.modules["cupy"]
     before = cupy.cuda.get_current_stream().ptr
     with torch.cuda.stream(torch.cuda.Stream()) as _:
         tensor = torch.zeros(4, device="cuda")
@@ -143,8 +139,6 @@ def test_cupy_works_on_torchs_stream_and_gives_it_back():
 
 
 def test_staging_waits_for_the_stream():
-    import cupy
-
     staging, stream = Staging(), cupy.cuda.Stream(non_blocking=True)
     with stream:
         x = cupy.arange(1 << 22, dtype=np.float32)
