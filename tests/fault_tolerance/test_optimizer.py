@@ -38,11 +38,11 @@ def trained(leave, kind="sgd", survive=True):
         ranks = {"comm": team, "copy_every": 2} if survive else {"comm": comm}
         options = {"density": 0.2, "bucket_cap_mb": 5e-4} | ranks
         optimizer = DistributedOptimizer(KINDS[kind](model.parameters()), model.named_parameters(), **options)
-        before = float(loss(model, 0))
+        before = loss(model, 0).item()
         train(model, optimizer, loss, range(STEPS))
         optimizer.flush()
         lost = [rank for departure in team.departures for rank in departure.ranks]
-        return weights(model), (before, float(loss(model, 0))), lost
+        return weights(model), (before, loss(model, 0).item()), lost
 
     return [result for result in World(RANKS, leave=leave).run(main) if result is not None]
 
