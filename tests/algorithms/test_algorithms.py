@@ -8,15 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SELECTORS, World, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SELECTORS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.reduction.arguments import make_algorithm, takes
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.testing import CASES, Case, Trials, check_algorithm
-from sparse_mpi.testing.steps import check_counts, dense_of
+from sparse_mpi.testing.steps import check_counts, dense_of, taken
 
+from ..reduction.rules import KINDS
 from .conformance import assert_same_as_in_world, train
 
 # every entry of the registry, and options that change how an algorithm communicates
@@ -117,3 +118,17 @@ def test_world_equals_mpi_in_bytes_and_traffic(ranks, name):
         return train(comm, name, DYADIC, np.float32, 5)
 
     assert_same_as_in_world(ranks, exact, *([body] if ALGORITHMS[name]().exact_order(case.layout, case.k) else []))
+
+
+@pytest.mark.ranks(3, 4)
+@pytest.mark.parametrize("kind", [*KINDS, "second moment"])
+@pytest.mark.against_world
+def test_world_equals_mpi_with_any_memory(ranks, kind):
+    name, options = ("oktopk", {"feedback": KINDS[kind]}) if kind in KINDS else ("elect", {"second_moment": 0.9})
+    case = CASES["heavy-tailed"]
+
+    def body(comm):
+        made = SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=name, **options)
+        return taken(made, case, np.float32, range(4), check=False)  # whose laws are of residuals alone
+
+    assert_same_as_in_world(ranks, body)

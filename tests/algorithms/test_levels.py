@@ -187,20 +187,6 @@ def test_second_moments_of_all_ranks_arrive_with_the_entries(nodes):
         assert (found <= 4.01 * there.clip(floor)).all() and (there <= 4.01 * found).all()
 
 
-def test_entries_are_chosen_in_units_of_the_second_moment():
-    """Whatever the measure of each entry, lanes have the same shares and elect the same."""
-    measure = np.ldexp(np.float32(1), np.random.default_rng(7).integers(-4, 20, N))
-
-    def body(comm):
-        options = {"comm": comm, "algorithm": "elect", "wire": "packed", "second_moment": 0.9}
-        plain, scaled = (SparseAllreduce(N, k=K, **options) for _ in range(2))
-        for step in range(4):
-            total, other = (made.step(gradient(comm.rank, step) * by) for made, by in ((plain, 1), (scaled, measure)))
-            assert total.indices.tobytes() == other.indices.tobytes()
-
-    World(6, 3).run(body)
-
-
 @pytest.mark.parametrize("name", [*ABLE, "adtopk", "dense", "powersgd"])
 @pytest.mark.parametrize(("before", "after"), [((4, 2), (4, 4)), ((4, 4), (4, 2)), ((4, 2), (6, 3)), ((6, 3), (4, 1))])
 def test_nothing_is_lost_where_ranks_are_placed_otherwise(name, before, after):

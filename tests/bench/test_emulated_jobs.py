@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from sparse_mpi_bench.emulation.hosts import NAMESPACES, SWITCH, emulate
 from sparse_mpi_bench.emulation.probe import probe
 
 from ..launch import ROOT, needs_mpi
+from .test_changing_hosts import queues
+from .test_chaos import wait_for
 
 # Every rank leaves its process number in the folder that is its argument, and stays
 SLEEPER = """
@@ -38,13 +40,6 @@ def traces(prefix):
     return [file.name for place in places for file in place.glob(f"{prefix}-*")]
 
 
-def wait_for(condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def running(pid):
     return emulation._alive(int(pid))
 
@@ -58,10 +53,8 @@ def test_hosts_have_limited_links_of_their_own(possible):
     before = set(os.listdir("/sys/class/net"))
     with emulate(2, 50_000_000) as hosts, emulate(2, None) as others:  # side by side
         for number, link in ((1, "eth0"), (2, "eth0"), (SWITCH, "port1"), (SWITCH, "port2")):
-            shown = subprocess.check_output(["tc", "-n", hosts.name(number), "qdisc", "show", "dev", link], text=True)
-            assert "tbf" in shown and "rate 50Mbit" in shown
-            shown = subprocess.check_output(["tc", "-n", others.name(number), "qdisc", "show", "dev", link], text=True)
-            assert "tbf" not in shown
+            assert re.search("tbf.*rate 50Mbit", queues(hosts, number, link))
+            assert "tbf" not in queues(others, number, link)
         # Segments fit the bucket, which would cut them into packets otherwise
         assert segment(hosts) == emulation.burst(50_000_000) // 2 == 3125 < segment(others)
         assert not {"switch", "port1", "port2"} & (set(os.listdir("/sys/class/net")) - before)

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 
 import pytest
 
+from runs import held_out
 from sparse_mpi.__main__ import parser
 from sparse_mpi.predict import rates
-
-from ..launch import ROOT
 
 RESULT = {"results": {"dense": {"step": 2.0}, "oktopk": {"step": 1.0}}, "measured": {"remark": None}}
 
 
-@pytest.fixture
-def held_out(monkeypatch):
-    spec = importlib.util.spec_from_file_location("held_out", ROOT / "runs" / "held_out.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "held_out", module)  # in which a dataclass looks up its annotations
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_set_ups_are_those_of_the_seed_and_lie_within_bounds(held_out):
+def test_set_ups_are_those_of_the_seed_and_lie_within_bounds():
     drawn = held_out.draw(40, 1, "5gbit")
     assert drawn == held_out.draw(40, 1, "5gbit") != held_out.draw(40, 2, "5gbit")
     assert [each.number for each in drawn] == list(range(40))
@@ -36,7 +24,7 @@ def test_set_ups_are_those_of_the_seed_and_lie_within_bounds(held_out):
     assert len({each.rate for each in drawn}) == 6 and {each.model for each in drawn} == {*held_out.SHAPES, None}
 
 
-def test_the_command_of_a_set_up_is_one_of_ours(held_out, tmp_path):
+def test_the_command_of_a_set_up_is_one_of_ours(tmp_path):
     for each in held_out.draw(6, 1, "20gbit"):
         words = each.command(tmp_path / "record.json", 30)
         network = parser().parse_args(words[words.index("bench") :])
@@ -45,7 +33,7 @@ def test_the_command_of_a_set_up_is_one_of_ours(held_out, tmp_path):
         assert (args.model, args.n) == (each.model, each.n)
 
 
-def test_what_was_measured_is_not_measured_again(held_out, tmp_path, monkeypatch, capsys):
+def test_what_was_measured_is_not_measured_again(tmp_path, monkeypatch, capsys):
     measured = []
 
     def measure(set_up, busy, seconds, timeout):

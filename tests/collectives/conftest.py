@@ -5,10 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sparse_mpi import World, collectives
 from sparse_mpi.collectives import inline
 
 from ..fakes import fake_array, fake_cupyx, fake_torch
 from ..kernels.test_gpu import device_count
+
+
+def refused(make, ranks=3, **options) -> list[str]:
+    """What each rank is told of ``make(rank)``, before anything is sent."""
+
+    def body(comm):
+        with pytest.raises((TypeError, ValueError, ImportError)) as error:
+            collectives.allreduce(make(comm.rank), comm=comm, **options)
+        assert comm.traffic.sent == 0
+        return str(error.value)
+
+    return World(ranks).run(body)
 
 
 @pytest.fixture

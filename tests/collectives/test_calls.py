@@ -178,17 +178,3 @@ def test_the_network_is_measured_once_for_a_communicator(monkeypatch, ranks):
 
     first, *others = ranks.run(body)
     assert first[1] and all(other == first for other in others)
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("way", WAYS)
-def test_over_mpi_as_in_a_world(ranks, way):
-    rngs = [np.random.default_rng(rank) for rank in range(4)]
-    mine = [drawn(rng, np.float32, np.unique(rng.integers(0, 900, 500))) for rng in rngs]
-
-    def body(comm):
-        found = collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way)
-        assert found[0].tolist() == serial(mine[: comm.size], np.add)[0].tolist()
-        return [part.tobytes() for part in found]
-
-    ranks.run(body)

@@ -15,6 +15,8 @@ from sparse_mpi import World, collectives
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.wire import BitPacked, Float16
 
+from .conftest import refused
+
 WAYS = [*ALGORITHMS, "auto"]
 ROUNDOFF = {"packed+bf16": 2.0**-8, "packed+fp16": 2.0**-11}
 TINY = {"packed+bf16": 2.0**-134, "packed+fp16": 2.0**-25}  # half of the least magnitude: off by that near zero
@@ -45,6 +47,11 @@ def same(found):
     return found[0]
 
 
+def summed(mine, op="sum", **options):
+    """What all ranks have of their parts, the same bytes on each."""
+    return same(World(len(mine)).run(lambda comm: collectives.allreduce(mine[comm.rank], op, comm, **options)))
+
+
 def sums(pairs):
     """Sums, and sums of magnitudes."""
     wide = [(keys, values.astype(np.float64)) for keys, values in pairs]
@@ -61,10 +68,7 @@ def roundings(way, ranks):
 @given(SETS, SHAPES, FLOATS)
 def test_sums_are_off_by_the_roundoff_of_the_format_each_time(way, wire, sets, shape, dtype):
     mine = drawn(sets, shape, dtype)
-    found = World(len(sets)).run(
-        lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire=wire)
-    )
-    keys, values = same(found)
+    keys, values = summed(mine, algorithm=way, wire=wire)
     assert values.dtype == dtype and values.shape == (len(keys), *shape)
     if len(keys):
         (expected, exact), (_, magnitudes) = sums(mine)
@@ -78,8 +82,7 @@ def test_sums_are_off_by_the_roundoff_of_the_format_each_time(way, wire, sets, s
 @given(SETS, SHAPES, FLOATS)
 def test_in_eight_bits_they_are_off_by_a_127th_of_the_largest_magnitude_each_time(way, sets, shape, dtype):
     mine = drawn(sets, shape, dtype)
-    body = lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire="packed+int8")  # noqa: E731
-    keys, values = same(World(len(sets)).run(body))
+    keys, values = summed(mine, algorithm=way, wire="packed+int8")
     if len(keys):
         (_, exact), _ = sums(mine)
         # A rounding adds at most a step to each of the values that are in a sum; none then exceeds this.
@@ -93,10 +96,7 @@ def test_in_eight_bits_they_are_off_by_a_127th_of_the_largest_magnitude_each_tim
 @given(SETS, FLOATS)
 def test_extremes_are_the_exact_ones_rounded_once(way, wire, kind, op, sets, dtype):
     mine = drawn(sets, (), dtype)
-    found = World(len(sets)).run(
-        lambda comm: collectives.allreduce(mine[comm.rank], op, comm, algorithm=way, wire=wire)
-    )
-    keys, values = same(found)
+    keys, values = summed(mine, op, algorithm=way, wire=wire)
     expected = dense(mine, lambda parts: getattr(np, op)(parts, axis=0))[1].astype(np.float32)
     if len(sets) > 1:
         assert values.tolist() == torch.from_numpy(expected).to(kind).to(torch.float32).tolist()
@@ -108,8 +108,7 @@ def test_extremes_are_the_exact_ones_rounded_once(way, wire, kind, op, sets, dty
 @given(SETS, SHAPES, FLOATS)
 def test_in_fewer_bits_all_ranks_have_the_same_bytes_and_no_sum_grows(way, bits, sets, shape, dtype):
     mine = drawn(sets, shape, dtype)
-    body = lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm=way, wire=f"packed+int{bits}")  # noqa: E731
-    keys, values = same(World(len(sets)).run(body))
+    keys, values = summed(mine, algorithm=way, wire=f"packed+int{bits}")
     assert values.dtype == dtype and values.shape == (len(keys), *shape)
     largest = sum(abs(values).max(initial=0) for _, values in mine)
     assert (abs(values) <= 1.001 * largest).all()
@@ -144,11 +143,8 @@ def test_other_collectives_round_alike(sets, root, wire):
         assert (abs(values - given_values[order]) <= 1.001 * step).all()
     scattered = [np.concatenate([one[1][place] for one in found]) for place in (0, 1)]
     assert scattered[0].tolist() == whole[0].tolist()
-    by_gather = World(ranks).run(
-        lambda comm: collectives.allreduce(mine[comm.rank], comm=comm, algorithm="gather", wire=wire)
-    )
     if wire == "packed+bf16":  # rounded by itself each value is the same in every message
-        assert scattered[1].tobytes() == by_gather[0][1].tobytes()
+        assert scattered[1].tobytes() == summed(mine, algorithm="gather", wire=wire)[1].tobytes()
 
 
 def test_values_take_two_bytes_or_one_or_less():
@@ -174,7 +170,7 @@ def test_values_take_two_bytes_or_one_or_less():
 def test_what_is_no_number_arrives_and_what_is_too_large_becomes_the_largest():
     x = np.arange(4), np.array([np.nan, -np.inf, 1e300, 1e5])
     for wire, largest in (("packed+fp16", 65504), ("packed+bf16", float(torch.finfo(torch.bfloat16).max))):
-        _, values = same(World(2).run(lambda comm, wire=wire: collectives.allreduce(x, "max", comm, wire=wire)))
+        _, values = summed([x, x], "max", wire=wire)
         assert np.isnan(values[0]) and values[1:3].tolist() == [-np.inf, largest]
 
 
@@ -200,12 +196,5 @@ def test_what_cannot_be_rounded_is_refused_on_all_ranks(values, options, says, f
     if form == "dict" and numbers.dtype == np.float16:
         pytest.skip("a dict has Python's numbers")
     x = (np.arange(2), numbers) if form == "pair" else dict(enumerate(numbers.tolist()))
-
-    def body(comm):
-        with pytest.raises((TypeError, ValueError)) as error:
-            collectives.allreduce(x, comm=comm, **options)
-        assert comm.traffic.sent == 0
-        return str(error.value)
-
-    said = World(3).run(body)
+    said = refused(lambda rank: x, **options)
     assert all(re.search(says, text, re.DOTALL) for text in said), said

@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+
+from sparse_mpi import SparseAllreduce
+from sparse_mpi.arrays import to_host
+from sparse_mpi.testing import check_transport
+from sparse_mpi.testing.checking_transports import TALKS
+
+
+def assert_as_in_a_world(ranks, wrap=lambda comm: comm, seeds=TALKS.seeds) -> None:
+    """Every call, on parts and duplicates too, returns and counts what it does in a `World`."""
+    wrapped = SimpleNamespace(size=ranks.size, run=lambda fn: ranks.run(lambda comm: fn(wrap(comm))))
+    check_transport(lambda _: wrapped, replace(TALKS, ranks=(ranks.size,), examples=0, seeds=seeds))
+
+
+def stepped(comm, algorithm, layout, k, steps, place=lambda x: x) -> list[np.ndarray]:
+    """Totals of so many steps, the last of them dense: each ``(n,)`` and on the host."""
+    reducer, totals = SparseAllreduce(layout, k=k, comm=comm, algorithm=algorithm), []
+    for step in range(steps):
+        drawn = np.random.default_rng([comm.rank, step]).standard_normal(layout.size).astype(np.float32)
+        total = reducer.step(place(drawn), dense=step == steps - 1)
+        totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
+    return totals
 
 
 def assert_reduced_to_its_ends(ranks, dtype: str) -> None:

@@ -16,9 +16,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,12 @@ import cupy  # noqa: E402
 import pytest  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
-from sparse_mpi import ALGORITHMS, Layout, SparseAllreduce, World  # noqa: E402
-from sparse_mpi.arrays import to_host  # noqa: E402
+from sparse_mpi import ALGORITHMS, Layout, World  # noqa: E402
 from sparse_mpi.comm import as_comm  # noqa: E402
 from sparse_mpi.comm.nccl import NcclComm  # noqa: E402
-from sparse_mpi.testing import check_transport  # noqa: E402
-from sparse_mpi.testing.checking_transports import TALKS  # noqa: E402
 
 from ..fakes import fake_nccl  # noqa: E402
+from .laws import assert_as_in_a_world, stepped  # noqa: E402
 from .on_device import OnDevice  # noqa: E402
 
 if "tests.fakes.fake_array" in sys.modules:
@@ -62,20 +59,6 @@ class Ranks:
         return MPI.COMM_WORLD.allgather(fn(self._comm))
 
 
-def steps(algorithm: str, place: Callable[[np.ndarray], Any]) -> Body:
-    """Return the body that makes steps, the last of them dense, and returns each total, whole (n,) and on the host."""
-
-    def body(comm: Any) -> list[np.ndarray]:
-        reducer, totals = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm), []
-        for step in range(STEPS):
-            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size).astype(np.float32)
-            total = reducer.step(place(drawn), dense=step == STEPS - 1)
-            totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
-        return totals
-
-    return body
-
-
 def difference(expected: list[list[np.ndarray]], found: list[list[np.ndarray]], algorithm: str) -> str:
     """Return what is not as it should be; "" where all ranks have the same bytes, and those of the host.
 
@@ -96,9 +79,8 @@ def difference(expected: list[list[np.ndarray]], found: list[list[np.ndarray]], 
 
 def calls(ranks: Ranks) -> str:
     """Return what a call of `Comm` gets wrong on device arrays, "" if nothing."""
-    wrapped = SimpleNamespace(size=ranks.size, run=lambda fn: ranks.run(lambda comm: fn(OnDevice(comm))))
     try:
-        check_transport(lambda _: wrapped, replace(TALKS, ranks=(ranks.size,), examples=0))
+        assert_as_in_a_world(ranks, OnDevice)
     except AssertionError as error:
         return str(error)
     return ""
@@ -117,8 +99,9 @@ def main() -> int:
     for case in ("calls", *ALGORITHMS):
         since = perf_counter()
         if case in ALGORITHMS:
-            expected, body = World(mpi.size).run(steps(case, np.asarray)), steps(case, cupy.asarray)
-            found = {way: difference(expected, ranks.run(body), case) for way, ranks in ways.items()}
+            body = partial(stepped, algorithm=case, layout=LAYOUT, k=K, steps=STEPS)
+            expected, there = World(mpi.size).run(body), partial(body, place=cupy.asarray)
+            found = {way: difference(expected, ranks.run(there), case) for way, ranks in ways.items()}
         else:
             found = {way: calls(ranks) for way, ranks in ways.items()}
         wrong += any(found.values())

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from sparse_mpi.comm import NullComm, as_comm
 from sparse_mpi.comm.mpi import MPIComm
-from sparse_mpi.testing import check_transport
-from sparse_mpi.testing.checking_transports import TALKS
 
+from .laws import assert_as_in_a_world
 from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
@@ -86,17 +82,11 @@ def test_what_every_call_returns(ranks, trailing, dtype):
                 assert got is None
 
 
-def assert_as_in_a_world(ranks, wrap=lambda comm: comm) -> None:
-    """Every call, on parts and duplicates too."""
-    wrapped = SimpleNamespace(size=ranks.size, run=lambda fn: ranks.run(lambda comm: fn(wrap(comm))))
-    check_transport(lambda _: wrapped, replace(TALKS, ranks=(ranks.size,), examples=0, seeds=range(2)))
-
-
 def test_long_messages_are_cut(ranks, monkeypatch):
     """The paths for more than 2^31 rows, with small limits."""
     monkeypatch.setattr("sparse_mpi.comm.making.CHUNK", 2)
     monkeypatch.setattr("sparse_mpi.comm.mpi.MAX_ROWS", 3)
-    assert_as_in_a_world(ranks)
+    assert_as_in_a_world(ranks, seeds=range(2))
 
 
 @pytest.mark.parametrize("chunk", [2, 2**30])
@@ -109,7 +99,7 @@ def test_device_arrays(ranks, device, monkeypatch, aware, chunk):
     def on_device(comm):
         return OnDevice(MPIComm(comm._comm, cuda_aware=aware) if isinstance(comm, MPIComm) else comm)
 
-    assert_as_in_a_world(ranks, on_device)
+    assert_as_in_a_world(ranks, on_device, range(2))
     assert not device.early
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SparseAllreduce, arrays, sparse_allreduce
 from sparse_mpi.comm.mpi import MPIComm
 from sparse_mpi.reduction.arguments import takes
 
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import TORCH_STREAM
 from ..fakes.fake_torch import CudaTensor
+from ..kernels.on_cuda import bytes_of, parts_of
 
 N, K = 100_000, 1000
 PAIRS = 8 * K  # bytes of one rank's selection
@@ -23,17 +24,6 @@ PAIRS = 8 * K  # bytes of one rank's selection
 
 def vector(rank: int, step: int = 0, n: int = N, dtype=np.float32) -> np.ndarray:
     return np.random.default_rng([rank, step]).standard_normal(n).astype(dtype)
-
-
-def parts_of(result) -> list:
-    return [result.indices, result.values] if isinstance(result, SparseVector) else [result]
-
-
-def bytes_of(*results) -> list[bytes]:
-    """Of device arrays, device tensors, or host arrays."""
-    parts = [part for result in results for part in parts_of(result)]
-    host = [part.as_subclass(torch.Tensor).numpy() if isinstance(part, CudaTensor) else part for part in parts]
-    return [arrays.to_host(part).tobytes() for part in host]
 
 
 @pytest.fixture(params=["staged", "cuda-aware"])

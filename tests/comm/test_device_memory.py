@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from sparse_mpi.ddp import SparseState, sparse_hook
 from ..fakes import fake_cuda, fake_torch
 from ..fakes.fake_device import TORCH_MEMORY
 from .test_one_pool import live, young  # noqa: F401  the fixture
+from .test_schedules import bucket_of
 
 N, RANKS, DENSE = 1 << 15, 8, 2  # parameters; ranks; dense steps
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "gpu-costs.md"
@@ -51,14 +51,8 @@ def measured(algorithm: str, make) -> Bytes:
     for step in range(DENSE + 2):
         drawn = np.random.default_rng(step).standard_normal(N).astype(np.float32)
         parameter.grad = torch.from_numpy(drawn).to("cuda")
-        bucket = SimpleNamespace(
-            index=partial(int, 0),
-            buffer=partial(torch.Tensor.detach, parameter.grad),
-            parameters=partial(list, [parameter]),
-            is_last=partial(bool, True),
-        )
         TORCH_MEMORY.most = live()
-        sparse_hook(state, bucket).value()
+        sparse_hook(state, bucket_of(parameter.grad, [parameter])).value()
         if optimizer is not None:
             optimizer.step()
         most = TORCH_MEMORY.most - before

@@ -109,7 +109,7 @@ assert sums == dict.fromkeys(range(4), 300.0), sums
 print("reduced")
 """
 FINALIZED = """
-import numpy as np
+import numpy as np, pytest
 from mpi4py import MPI
 import sparse_mpi
 from sparse_mpi.comm import as_comm
@@ -119,12 +119,8 @@ MPI.Finalize()
 calls = [lambda: made.step(np.ones(100, np.float32)), lambda: sparse_mpi.SparseAllreduce(100, k=5), as_comm]
 calls += [made.comm.barrier, made.comm.duplicate, made.comm.job.hosts, lambda: made.comm.split(0)]
 for call in calls:
-    try:
+    with pytest.raises(RuntimeError, match="MPI must not be finalised before the last call"):
         call()
-    except RuntimeError as error:
-        assert "MPI must not be finalised before the last call" in str(error), error
-    else:
-        raise AssertionError(call)
 print("refused")
 """
 UNINITIALISED = """

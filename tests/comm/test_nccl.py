@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,13 +14,11 @@ from sparse_mpi.comm import NullComm, as_comm
 from sparse_mpi.comm.job import nccl_watchdog
 from sparse_mpi.comm.job.watchdog import WatchdogThread
 from sparse_mpi.comm.nccl import NcclComm
-from sparse_mpi.testing import check_transport
-from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_cuda, fake_nccl
 from ..fakes.fake_device import NOT_READY
 from ..kernels.test_gpu import device_count
-from .laws import assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
+from .laws import assert_as_in_a_world, assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
 from .on_device import OnDevice
 from .test_device_budget import LAYOUT, K
 
@@ -54,7 +51,7 @@ def ranks(ranks, nccl):
 
 
 def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
-    check_transport(lambda _: ranks, replace(TALKS, ranks=(ranks.size,), examples=0))
+    assert_as_in_a_world(ranks)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int8", "uint64", "int64", "float32"])
@@ -293,8 +290,7 @@ def test_one_rank_for_real():
     if not nccl.available:
         pytest.skip("CuPy finds no NCCL")
     comm = NcclComm(NullComm())
-    alone = SimpleNamespace(size=1, run=lambda fn: [fn(OnDevice(comm))])
-    check_transport(lambda _: alone, replace(TALKS, ranks=(1,), examples=0))
+    assert_as_in_a_world(SimpleNamespace(size=1, run=lambda fn: [fn(comm)]), OnDevice)
     total = SparseAllreduce(1000, k=40, comm=comm).step(cupy.arange(1000, dtype=np.float32))
     assert total.indices.get().tolist() == list(range(960, 1000))
     comm.free()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,14 +11,12 @@ from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.counting import REDUCIBLE
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
-from sparse_mpi.testing import check_transport
-from sparse_mpi.testing.checking_transports import TALKS
 from sparse_mpi.testing.steps import dense_of, same_bytes
 
 from ..launch import ROOT, launch
 from ..prefork import torchrun
 from ..tiers import COMPARED
-from .laws import assert_reduced_to_its_ends
+from .laws import assert_as_in_a_world, assert_reduced_to_its_ends
 
 dist = pytest.importorskip("torch.distributed")
 process_group = pytest.importorskip("sparse_mpi.comm.process_group")
@@ -29,7 +25,7 @@ RANKS = 3
 HARNESS = "tests.comm.process_group_harness"
 IN_JOB = """
 import time
-import numpy as np, torch.distributed as dist
+import numpy as np, pytest, torch.distributed as dist
 from sparse_mpi.comm import as_comm
 
 dist.init_process_group("gloo")
@@ -49,24 +45,12 @@ comm.duplicate()  # which goes at once: a rank that still connected to it would 
 assert store.check(["a rank is late"])
 ends = dist.new_group([0, 2])
 if comm.rank != 1:
-    pair = as_comm(ends)
-    assert (pair.rank, pair.size) == (comm.rank // 2, 2) and pair.allgather(np.array(comm.rank)).tolist() == [0, 2]
-    assert pair.bcast(np.full(2 + comm.rank, comm.rank), root=1).tolist() == [2] * 4
-    assert pair.sendrecv(np.arange(3) + comm.rank, 1 - pair.rank, 1 - pair.rank)[0] == 2 - comm.rank
-    clash = pair.duplicate()
-    try:
-        clash.sendrecv(np.zeros(3, "int32" if pair.rank else "float64"), 1 - pair.rank, 1 - pair.rank)
-    except TypeError as error:
-        assert "send must have rows of" in str(error) and f"bytes on rank {1 - pair.rank} too" in str(error)
-    else:
-        raise AssertionError("rows of another size were taken")
-    clash = pair.duplicate()
-    try:
-        clash.alltoallv(np.zeros(3), [1 + pair.rank, 2 - pair.rank], [1, 1])
-    except ValueError as error:
-        assert f"expected[{1 - pair.rank}] must be what rank {1 - pair.rank} sends, got 1" in str(error)
-    else:
-        raise AssertionError("more rows than expected were taken")
+    pair, clashing = as_comm(ends), [as_comm(ends).duplicate() for _ in range(2)]
+    peer = 1 - pair.rank
+    with pytest.raises(TypeError, match=f"send must have rows of .* bytes on rank {peer} too"):
+        clashing[0].sendrecv(np.zeros(3, "int32" if pair.rank else "float64"), peer, peer)
+    with pytest.raises(ValueError, match=f"expected.{peer}. must be what rank {peer} sends, got 1"):
+        clashing[1].alltoallv(np.zeros(3), [1 + pair.rank, 2 - pair.rank], [1, 1])
     print("met\\n", end="", flush=True)  # in one write: two ranks share the pipe
 comm.barrier()
 try:
@@ -92,7 +76,7 @@ def test_bodies_of_this_file_under_torchrun(pytestconfig, size):
 
 
 def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
-    check_transport(lambda _: ranks, replace(TALKS, ranks=(ranks.size,), examples=0))
+    assert_as_in_a_world(ranks)
 
 
 @pytest.mark.full("the test above compares a reducer of each algorithm on three ranks")

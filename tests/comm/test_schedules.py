@@ -30,7 +30,7 @@ from sparse_mpi.optim import DistributedOptimizer
 
 from ..fault_tolerance import survivors
 from ..gradients import gradient
-from ..training.loops import made, residuals, steps, weights
+from ..training.loops import made, net, residuals, steps, weights
 
 SHAPES = [(12, 10), (10,), (7, 5, 3), (7,)]
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
@@ -92,8 +92,7 @@ def of_team(comm, user, traffic=False):
 
 def trained(comm, device="cpu", ranks=None, **options):
     """The parameters of a small model after some steps of an optimizer, and its traffic."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)).to(device)
+    model = net(0, (8, 9, 3)).to(device)
     plain = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     optimizer = DistributedOptimizer(
         plain, model.named_parameters(), density=0.2, bucket_cap_mb=2e-4, comm=ranks or comm, **options
@@ -135,6 +134,12 @@ def rounds(comm):
     return found, reducer.residual.tobytes(), counted(comm)
 
 
+def bucket_of(buffer, parameters, number=0, last=True):
+    """A bucket as DDP gives it to a hook."""
+    told = {"index": number, "buffer": buffer.detach(), "parameters": parameters, "is_last": last}
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in told.items()})
+
+
 def hooked(comm, algorithm, device="cpu"):
     """Means and residuals of DDP's hook, whose buckets DDP builds anew after the first step; one is a sparse table."""
     named = {name: torch.zeros(shape, device=device) for name, shape in zip("abcde", [*SHAPES, (9, 2)], strict=True)}
@@ -149,13 +154,8 @@ def hooked(comm, algorithm, device="cpu"):
             if names == "e":
                 where, rows = [[comm.rank, 7, step]], buffer.view(9, 2)[:3]
                 buffer = torch.sparse_coo_tensor(where, rows, (9, 2), check_invariants=True)
-            bucket = SimpleNamespace(
-                index=partial(int, number),
-                buffer=partial(torch.Tensor.detach, buffer),
-                parameters=partial(list, [named[name] for name in names]),
-                is_last=partial(bool, names == cuts[-1]),
-            )
-            futures.append(sparse_hook(state, bucket))
+            parameters = [named[name] for name in names]
+            futures.append(sparse_hook(state, bucket_of(buffer, parameters, number, names == cuts[-1])))
         means += [future.value().to_dense().cpu().numpy().tobytes() for future in futures]
     owed = {name: residual.tobytes() for name, residual in state.residuals().items()}
     return means, owed, counted(state.comm)

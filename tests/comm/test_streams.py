@@ -28,8 +28,8 @@ from sparse_mpi.training.named_gradients import NamedGradients
 from ..fakes.fake_array import to_torch
 from ..fakes.fake_device import FIRST, TORCH_STREAM
 from ..fakes.fake_torch import CudaTensor
+from ..kernels.on_cuda import bytes_of, parts_of
 from .test_background import Threaded
-from .test_device_arrays import bytes_of, parts_of
 
 N, K, HERE = 4000, 40, 7  # the caller's stream
 

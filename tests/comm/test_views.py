@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 
-from sparse_mpi.comm import Comm
 from sparse_mpi.comm.forwarding import ForwardingComm
 from sparse_mpi_bench.analysis.recording import RecordingComm
 
@@ -31,7 +28,3 @@ def test_attributes_belong_to_one_communicator(ranks):
         return one.attributes["key"], [other.attributes for other in others]
 
     assert ranks.run(body) == [("kept", [{}] * 4)] * ranks.size
-
-
-def test_something_with_traffic_alone_is_no_comm():
-    assert not isinstance(SimpleNamespace(traffic=None), Comm)

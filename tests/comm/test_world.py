@@ -70,50 +70,32 @@ def test_gathered_arrays_are_read_only():
         assert not gathered.flags.writeable and not joined.flags.writeable
 
 
-def wait_for_rank_2(comm):
-    return comm.rank == 2 or comm.barrier()
-
-
 def receive_from_the_next(comm):
     comm.sendrecv(ONE, None, (comm.rank + 1) % comm.size)
-
-
-def send_without_taker(comm):
-    comm.sendrecv(ONE, 3 if comm.rank == 0 else None, None)
-
-
-def collective_against_message(comm):
-    return comm.allreduce(ONE, "max") if comm.rank else comm.sendrecv(ONE, None, 1)
 
 
 def at_rank_2(call, otherwise):
     return lambda comm: (call if comm.rank == 2 else otherwise)(comm)
 
 
-def known_counts(comm):
-    comm.allgatherv(ONE, [1, 1, 1 + (comm.rank == 1), 1])
-
-
-def known_parts(comm):
-    comm.alltoallv(np.ones(4), [1, 1, 1, 1], [1, 1, 1, 1 + (comm.rank == 1)])
-
-
-def message_of_other_rows(comm):
-    comm.sendrecv(np.ones((1, 1 + comm.rank)), (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
-
-
 @pytest.mark.parametrize(
     ("body", "report"),
     [
-        (wait_for_rank_2, "ranks 0-1, 3 waiting for rank 2 in barrier(); rank 2 returned"),
+        (
+            lambda comm: comm.rank == 2 or comm.barrier(),
+            "ranks 0-1, 3 waiting for rank 2 in barrier(); rank 2 returned",
+        ),
         (
             receive_from_the_next,
             "rank 0 waiting for a message from rank 1; rank 1 waiting for a message from rank 2; "
             "rank 2 waiting for a message from rank 3; rank 3 waiting for a message from rank 0",
         ),
-        (send_without_taker, "rank 0 waiting for rank 3 to take its message; ranks 1-3 returned"),
         (
-            collective_against_message,
+            lambda comm: comm.sendrecv(ONE, 3 if comm.rank == 0 else None, None),
+            "rank 0 waiting for rank 3 to take its message; ranks 1-3 returned",
+        ),
+        (
+            lambda comm: comm.allreduce(ONE, "max") if comm.rank else comm.sendrecv(ONE, None, 1),
             "rank 0 waiting for a message from rank 1; ranks 1-3 waiting for rank 0 in allreduce(float64 (1), max)",
         ),
         (
@@ -136,10 +118,16 @@ def message_of_other_rows(comm):
             at_rank_2(lambda comm: comm.allgatherv(np.ones((1, 3))), lambda comm: comm.allgatherv(ONE)),
             "rank 2 called allgatherv(float64 (n, 3)), ranks 0-1 called allgatherv(float64 (n))",
         ),
-        (known_counts, "allgatherv: counts on rank 1 are not the rows the ranks send, [1 1 1 1]"),
-        (known_parts, "alltoallv: rank 1 expected [1 1 1 2] rows, but the ranks send it [1 1 1 1]"),
         (
-            message_of_other_rows,
+            lambda comm: comm.allgatherv(ONE, [1, 1, 1 + (comm.rank == 1), 1]),
+            "allgatherv: counts on rank 1 are not the rows the ranks send, [1 1 1 1]",
+        ),
+        (
+            lambda comm: comm.alltoallv(np.ones(4), [1, 1, 1, 1], [1, 1, 1, 1 + (comm.rank == 1)]),
+            "alltoallv: rank 1 expected [1 1 1 2] rows, but the ranks send it [1 1 1 1]",
+        ),
+        (
+            lambda comm: comm.sendrecv(np.ones((1, 1 + comm.rank)), (comm.rank + 1) % 4, (comm.rank - 1) % 4),
             "rank 0 sent rows(float64 (n, 1)) to rank 1, which expects rows(float64 (n, 2))",
         ),
     ],

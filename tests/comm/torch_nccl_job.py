@@ -16,7 +16,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from time import perf_counter
 from types import SimpleNamespace
@@ -26,27 +25,25 @@ import cupy
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sparse_mpi import ALGORITHMS, Layout, SparseAllreduce
-from sparse_mpi.arrays import to_host
+from sparse_mpi import ALGORITHMS, Layout
 from sparse_mpi.comm import as_comm
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.fsdp import attach
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.testing import check_transport
-from sparse_mpi.testing.checking_transports import TALKS
 
 from ..fakes import fake_torch_nccl
+from ..training.loops import net
+from .laws import assert_as_in_a_world, stepped
 from .on_device import OnDevice
 
 LIMIT = 240.0  # seconds
 PRETENDED = not hasattr(cupy, "__file__")
 LAYOUT, K, STEPS = Layout(((40, 30), (20, 25)) if PRETENDED else ((400, 300), (200, 250))), 170, 4
-WHERE = "cpu" if PRETENDED else "cuda"  # models
+WHERE, WIDTHS = "cpu" if PRETENDED else "cuda", (64, 96, 64, 8)  # of models
 Found = list[bytes] | list[np.ndarray]
 
 
@@ -55,11 +52,10 @@ def calls(comm: Any) -> Found:
 
     def run(fn: Callable[[Any], Any]) -> list[Any]:
         results: list[Any] = [None] * comm.size
-        dist.all_gather_object(results, fn(OnDevice(comm)), group=BESIDE)
+        dist.all_gather_object(results, fn(comm), group=BESIDE)
         return results
 
-    ranks = SimpleNamespace(size=comm.size, run=run)
-    check_transport(lambda _: ranks, replace(TALKS, ranks=(comm.size,), examples=0))
+    assert_as_in_a_world(SimpleNamespace(size=comm.size, run=run), OnDevice)
     found = []
     for name in ("int8", "int16", "uint16", "uint32", "uint64", "float64"):
         own = (np.arange(-3, 4) << comm.rank).astype(name)  # without a sign, large ones
@@ -68,22 +64,7 @@ def calls(comm: Any) -> Found:
 
 
 def algorithm(name: str) -> Callable[[Any], Found]:
-    """The totals of a few steps, the last one dense."""
-
-    def steps(comm: Any) -> Found:
-        reducer, totals = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=name), []
-        for step in range(STEPS):
-            drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size, np.float32)
-            total = reducer.step(cupy.asarray(drawn), dense=step == STEPS - 1)
-            totals.append(to_host(total.to_dense() if hasattr(total, "to_dense") else total))
-        return totals
-
-    return steps
-
-
-def net() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 64), nn.Tanh(), nn.Linear(64, 8)).to(WHERE)
+    return lambda comm: stepped(comm, name, LAYOUT, K, STEPS, cupy.asarray)
 
 
 def trained(model: Any, optimizer: Any, rank: int) -> Found:
@@ -97,13 +78,13 @@ def trained(model: Any, optimizer: Any, rank: int) -> Found:
 
 
 def optimizer(comm: Any) -> Found:
-    model = net()
+    model = net(1, WIDTHS).to(WHERE)
     inner = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     return trained(model, DistributedOptimizer(inner, density=0.05, comm=comm), comm.rank)
 
 
 def hook(comm: Any) -> Found:
-    bare = net()
+    bare = net(1, WIDTHS).to(WHERE)
     model, inner = DistributedDataParallel(bare, bucket_cap_mb=0.02), torch.optim.AdamW(bare.parameters(), 0.01)
     state = SparseState(bare.named_parameters(), density=0.05, comm=comm, dense_steps=1, optimizer=inner)
     model.register_comm_hook(state, sparse_hook)
@@ -112,7 +93,7 @@ def hook(comm: Any) -> Found:
 
 def sharded(comm: Any) -> Found:
     mesh = init_device_mesh(WHERE, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
-    model = net()
+    model = net(1, WIDTHS).to(WHERE)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh["shard"])
     inner = torch.optim.AdamW(model.parameters(), 0.01)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
+import sys
 from itertools import takewhile
+
+import pytest
+
+from sparse_mpi.__main__ import main
 
 from .pages import ROOT
 
@@ -12,6 +18,20 @@ COLUMNS = r"(?<=\S)\s{2,}(?:#.*)?"  # what a column of explanations begins with
 OPERATORS = ("|", "||", "&&", ">", ";")
 GPU_CHECK = "runs.gpu_check"  # a module with a parser of its own
 PLACEHOLDER = r"[A-Z]{2,}|\.\.\.|<.*>|\[.*"  # what a reader is to fill in
+
+
+def help_of(program: str, options: list[str], patch: pytest.MonkeyPatch) -> object:
+    """Have a program of `calls` read options, from left to right, and then ``--help``; return its exit status."""
+    words = [*options, "--help"]
+    patch.setattr(sys, "argv", [program, *words])
+    with pytest.raises(SystemExit) as ended:
+        if program == "sparse_mpi":
+            main(words)
+        elif program == GPU_CHECK:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(ROOT / program), run_name="__main__")
+    return ended.value.code
 
 
 def calls(code: str) -> list[list[str]]:

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import ast
 import re
-import runpy
 import shutil
-import sys
 import textwrap
 
 import pytest
 
-from sparse_mpi.__main__ import main
 from sparse_mpi_bench.emulation import hosts
 
 from ..launch import needs_mpi
-from .options import GPU_CHECK, calls
+from .options import GPU_CHECK, calls, help_of
 from .pages import ROOT, pages
 from .running import SECONDS, environment, folder_of, run_commands, run_python
 
@@ -114,18 +111,9 @@ def test_calls_are_found_of_all_that_has_options():
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
 def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_there):
-    """They are read from left to right, so that a wrong one is found before --help ends the program."""
-    program, *options = [*call, "--help"]
-    monkeypatch.setattr(sys, "argv", [program, *options])
-    with pytest.raises(SystemExit) as ended:
-        if program == "sparse_mpi":
-            main(options)
-        elif program == GPU_CHECK:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(str(ROOT / program), run_name="__main__")
+    status = help_of(call[0], [*call[1:]], monkeypatch)
     said = capsys.readouterr()
-    assert ended.value.code == 0 and "usage:" in said.out, said.err
+    assert status == 0 and "usage:" in said.out, said.err
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
-import sys
 from itertools import takewhile
 
 import pytest
 
 from runs import claims, reproduce
-from sparse_mpi.__main__ import main
 
-from .options import calls
+from .options import calls, help_of
 from .pages import ROOT
 
 HOUR = 60
@@ -47,10 +44,7 @@ def test_jobs_have_the_options_of_their_programs(capsys, monkeypatch):
         assert found or (ROOT / re.search(r"tests/\S+\.py", job.command)[0]).exists()
         for program, *options in found:
             own = list(takewhile(lambda word: word != "--", options))  # behind it are another program's
-            monkeypatch.setattr(sys, "argv", [program, *own, "--help"])
-            with pytest.raises(SystemExit) as ended:
-                main(sys.argv[1:]) if program == "sparse_mpi" else runpy.run_path(str(ROOT / program), {}, "__main__")
-            assert ended.value.code == 0, job.command
+            assert help_of(program, own, monkeypatch) == 0, job.command
     capsys.readouterr()
 
 

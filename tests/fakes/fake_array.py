@@ -166,12 +166,6 @@ class ndarray:
     def __array_function__(self, function, types, arguments, options):
         raise TypeError(f"numpy.{function.__name__} on a device array; use the functions of namespace(x)")
 
-    dtype = property(lambda self: self._a.dtype)
-    shape = property(lambda self: self._a.shape)
-    ndim = property(lambda self: self._a.ndim)
-    size = property(lambda self: self._a.size)
-    nbytes = property(lambda self: self._a.nbytes)
-    itemsize = property(lambda self: self._a.itemsize)
     flags = property(lambda self: SimpleNamespace(c_contiguous=self._a.flags.c_contiguous, owndata=True))
     T = property(lambda self: wrap(self._a.T, worked=False))
     data = property(lambda self: SimpleNamespace(ptr=self._a.ctypes.data))
@@ -258,20 +252,6 @@ class ndarray:
         return self._a.__dlpack_device__()
 
 
-def _operator(name: str):
-    function = getattr(operator, name)
-    return lambda self, other: compute(function, self, other)
-
-
-def _unary(name: str):
-    return lambda self: compute(getattr(operator, name), self)
-
-
-def _reflected(name: str):
-    function = getattr(operator, name)
-    return lambda self, other: compute(function, other, self)
-
-
 def _in_place(name: str):
     function = getattr(operator, f"i{name}")
 
@@ -299,13 +279,15 @@ def _method(name: str):
 
 
 for _name in BINARY:
-    _plain = _name.strip("_")
-    setattr(ndarray, f"__{_plain}__", _operator(_name))
+    _plain, _of = _name.strip("_"), getattr(operator, _name)
+    setattr(ndarray, f"__{_plain}__", lambda self, other, of=_of: compute(of, self, other))
     if _name not in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(ndarray, f"__r{_plain}__", _reflected(_name))
+        setattr(ndarray, f"__r{_plain}__", lambda self, other, of=_of: compute(of, other, self))
         setattr(ndarray, f"__i{_plain}__", _in_place(_plain))
-for _name in ("neg", "abs", "invert"):
-    setattr(ndarray, f"__{_name}__", _unary(_name))
+for _of in (operator.neg, operator.abs, operator.invert):
+    setattr(ndarray, f"__{_of.__name__}__", lambda self, of=_of: compute(of, self))
+for _name in ("dtype", "shape", "ndim", "size", "nbytes", "itemsize"):
+    setattr(ndarray, _name, property(lambda self, name=_name: getattr(self._a, name)))
 for _name, _kind in {"int": int, "index": int, "float": float, "bool": bool}.items():
     setattr(ndarray, f"__{_name}__", partialmethod(ndarray._scalar, _kind))
 for _name in METHODS:

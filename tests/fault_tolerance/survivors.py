@@ -6,6 +6,7 @@ import numpy as np
 
 from sparse_mpi.comm.world import World
 from sparse_mpi.fault_tolerance import ElasticAllreduce, Team
+from sparse_mpi.testing.steps import dense_of
 
 RANKS, SIZE, STEPS = 5, 300, 8
 
@@ -25,8 +26,7 @@ def trained(comm, algorithm="oktopk", steps=STEPS, **options):
     reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
     totals = []
     for step in range(steps):
-        total = reducer.step(gradient(rank, step))
-        totals.append((total if isinstance(total, np.ndarray) else total.to_dense(), reducer.ranks))
+        totals.append((dense_of(reducer.step(gradient(rank, step))), reducer.ranks))
     return totals, reducer.residual.copy(), reducer.departures, reducer.inherited
 
 
@@ -42,8 +42,7 @@ def relieved(comm, spares, steps=STEPS, algorithm="oktopk", min_ranks=1):
     for step in range(first, steps):
         if step > first or state is None:
             team.recruit(lambda step=step: str(step).encode())
-        total = reducer.step(gradient(team.number, step))
-        totals[step] = total if isinstance(total, np.ndarray) else total.to_dense()
+        totals[step] = dense_of(reducer.step(gradient(team.number, step)))
     team.close()
     return first, totals, reducer.residual.copy(), team.members, team.departures
 

@@ -10,6 +10,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.comm.world import World
 from sparse_mpi.fault_tolerance import ElasticAllreduce, TooFewRanks
+from sparse_mpi.testing.steps import dense_of
 from sparse_mpi.wire import BitPacked
 
 from .survivors import RANKS, SIZE, STEPS, gradient, train
@@ -32,8 +33,7 @@ def test_nothing_is_sent_twice(rule, rank, copy_every):
         reducer = ElasticAllreduce(SIZE, density=0.03, comm=comm, **options)
         number, totals = comm.rank, np.zeros(SIZE)
         for step in range(16):
-            total = reducer.step(np.abs(gradient(number, step)))
-            totals += total if isinstance(total, np.ndarray) else total.to_dense()
+            totals += dense_of(reducer.step(np.abs(gradient(number, step))))
         return totals, reducer.residual.copy()
 
     left = [result for result in World(RANKS, leave={rank: 9}).run(main) if result is not None]
@@ -115,8 +115,7 @@ def test_what_gives_nothing_away_sends_nothing_but_the_result(rule):
         for step in range(6):
             drawn = np.random.default_rng([comm.rank, step]).standard_normal(SIZE).astype(np.float32)  # none cancel
             before = reducer.residual + drawn
-            total = reducer.step(drawn)
-            total = total if isinstance(total, np.ndarray) else total.to_dense()
+            total = dense_of(reducer.step(drawn))
             kept.append(not ((reducer.residual != before) & (total == 0)).any())
         return reducer.algorithm.traits.delegates_residual
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,10 @@ from sparse_mpi.comm.world import World
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.optim import DistributedOptimizer
 
+from ..training.loops import net, train, weights
+
 RANKS, STEPS = 4, 6
-torch.set_num_threads(1)
+KINDS = {"sgd": partial(torch.optim.SGD, lr=0.3, momentum=0.9), "adam": partial(torch.optim.Adam, lr=0.02)}
 
 
 def batch(rank, step):
@@ -22,36 +26,28 @@ def batch(rank, step):
 
 
 def trained(leave, kind="sgd", survive=True):
-    """Parameters, loss and lost ranks of each survivor."""
+    """Parameters, losses before and after, and lost ranks of each survivor."""
 
     def main(comm):
-        team = Team(comm)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
-        with torch.no_grad():
-            for number, parameter in enumerate(model.parameters()):
-                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) / 4)
-        plain = {
-            "sgd": lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9),
-            "adam": lambda p: torch.optim.Adam(p, lr=0.02),
-        }[kind](model.parameters())
-        ranks = {"comm": team, "copy_every": 2} if survive else {"comm": comm}
-        optimizer = DistributedOptimizer(plain, model.named_parameters(), density=0.2, bucket_cap_mb=5e-4, **ranks)
-        losses = []
-        for step in range(STEPS):
+        team, model = Team(comm), net(0, (8, 32, 1))
+
+        def loss(model, step):
             x, y = batch(team.number, step)
-            optimizer.zero_grad()
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
+            return torch.nn.functional.binary_cross_entropy_with_logits(model(x), y)
+
+        ranks = {"comm": team, "copy_every": 2} if survive else {"comm": comm}
+        options = {"density": 0.2, "bucket_cap_mb": 5e-4} | ranks
+        optimizer = DistributedOptimizer(KINDS[kind](model.parameters()), model.named_parameters(), **options)
+        before = loss(model, 0).item()
+        train(model, optimizer, loss, range(STEPS))
         optimizer.flush()
-        flat = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-        return flat, losses, [rank for departure in team.departures for rank in departure.ranks]
+        lost = [rank for departure in team.departures for rank in departure.ranks]
+        return weights(model), (before, loss(model, 0).item()), lost
 
     return [result for result in World(RANKS, leave=leave).run(main) if result is not None]
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "leave", [{2: 4}, {0: (5, 3)}, {1: (3, 4), 3: (8, 2)}, {3: (7, 6), 0: (7, 8)}], ids=lambda leave: str(sorted(leave))
 )
@@ -61,8 +57,8 @@ def test_survivors_have_the_same_model(kind, leave):
     for parameters, _, lost in left:
         assert parameters.tobytes() == left[0][0].tobytes() and np.isfinite(parameters).all()
         assert sorted(lost) == sorted(leave)
-    first, last = (np.mean([losses[step] for _, losses, _ in left]) for step in (0, -1))
-    assert last < first
+    before, after = np.mean([losses for _, losses, _ in left], axis=0)
+    assert after < before
 
 
 def test_a_loss_within_a_reduction_is_a_loss_before_it():

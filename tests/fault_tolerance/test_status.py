@@ -17,44 +17,25 @@ reducer = ElasticAllreduce(100, k=9)
 number, (loss, end) = reducer.team.number, sys.argv[1:]
 assert (os._exit, sys.exit) == before, "nothing of the interpreter is replaced"
 for step in range(4):
-    if step == 2 and loss == "exceptions on all":
-        raise ValueError("for the test")
-    if number == 1 and step == 2:
-        if loss == "SIGKILL":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if loss == "exception":
-            raise ValueError("for the test")
-        if loss.startswith("_exit"):
-            os._exit(int(loss[5:]))
+    if step == 2:
+        exec(loss)
     reducer.step(np.ones(100, np.float32))
 sys.stdout.write(f"done {reducer.ranks}\\n")
 sys.stdout.flush()
-if end == "raise SystemExit":
-    raise SystemExit(5)
-if end == "raise SystemExit with a text":
-    raise SystemExit("no number")
-if end == "sys.exit":
-    sys.exit(5)
-if end == "sys.exit of one":
-    sys.exit(5 if number == 0 else 0)
-if end == "os._exit":
-    os._exit(5)
-if end == "exception":
-    raise RuntimeError("for the test")
-if end == "RankFailure":
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    reducer.comm.allreduce(np.ones(1))
+exec(end)
 """
+KILLED, RAISES = "if number == 1: os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError('for the test')"
+FAILURE = "os.kill(os.getpid(), signal.SIGKILL) if number == 2 else reducer.comm.allreduce(np.ones(1))"
+LAST, EXIT = "pass", "raise SystemExit(5)"
 ENDS = {
-    "the last line": 0,
-    "raise SystemExit": 5,
-    "raise SystemExit with a text": 1,
-    "sys.exit": 5,
-    "sys.exit of one": 5,
-    "os._exit": 5,
-    "exception": 1,
-    "RankFailure": 1,
+    LAST: 0,
+    EXIT: 5,
+    "raise SystemExit('no number')": 1,
+    "sys.exit(5)": 5,
+    "sys.exit(5 if number == 0 else 0)": 5,
+    "os._exit(5)": 5,
+    RAISES: 1,
+    FAILURE: 1,
 }
 
 
@@ -74,25 +55,25 @@ def all_of(ends, *fast):
     return [end if end in fast else pytest.param(end, marks=full) for end in ends]
 
 
-@pytest.mark.parametrize("end", all_of(ENDS, "RankFailure"))
+@pytest.mark.parametrize("end", all_of(ENDS, FAILURE))
 def test_survivors_end_with_the_status_of_the_program(program, end):
-    done = run(program, "SIGKILL", end)
+    done = run(program, KILLED, end)
     assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
 
 
-@pytest.mark.parametrize("end", all_of(["the last line", "raise SystemExit"], "raise SystemExit"))
-@pytest.mark.parametrize("loss", all_of(["exception", "_exit0"], "exception"))
+@pytest.mark.parametrize("end", all_of([LAST, EXIT], EXIT))
+@pytest.mark.parametrize("loss", all_of([RAISES, "os._exit(0)"], RAISES))
 def test_a_rank_that_is_lost_by_itself_has_no_part_in_the_status(program, loss, end):
-    done = run(program, loss, end)
+    done = run(program, f"if number == 1: {loss}", end)
     assert (done.returncode, done.stdout.split()) == (ENDS[end], ["done", "3"] * 3), done.stderr
 
 
 def test_a_job_of_which_all_ranks_are_lost_has_failed(program):
-    done = run(program, "exceptions on all", "the last line")
+    done = run(program, RAISES, LAST)
     assert (done.returncode, done.stdout, done.stderr.count("ValueError: for the test") >= 4) == (1, "", True)
 
 
 @pytest.mark.full("waits for what may not come, on purpose")
 def test_a_rank_that_vanishes_unheard_is_named(program):
-    done = run(program, "_exit3", "the last line")
+    done = run(program, "if number == 1: os._exit(3)", LAST)
     assert done.returncode != 0 and "the process of rank 1 has ended by itself" in done.stderr

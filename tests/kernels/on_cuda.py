@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import torch
 
-from sparse_mpi.arrays import magnitude_bits
+from sparse_mpi.arrays import magnitude_bits, to_host
+from sparse_mpi.sparse import SparseVector
 
 from ..fakes import fake_cuda
 
+emulated = pytest.mark.parametrize("cuda", ["emulated"], indirect=True)
 N = 20_011  # three tiles of a selection, the last one not full
 
 
@@ -19,6 +23,17 @@ def flushed(x):
 def put(kernels, x):
     """A copy of ``x`` where the kernels work."""
     return kernels.cupy.asarray(x) if hasattr(kernels, "cupy") else np.array(x)
+
+
+def parts_of(result) -> list:
+    return [result.indices, result.values] if isinstance(result, SparseVector) else [result]
+
+
+def bytes_of(*results) -> list[bytes]:
+    """Of arrays and tensors on a device, be it pretended, or on the host."""
+    parts = [part for result in results for part in parts_of(result)]
+    plain = [part.as_subclass(torch.Tensor).cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts]
+    return [to_host(part).tobytes() for part in plain]
 
 
 def back(x):

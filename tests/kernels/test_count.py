@@ -11,12 +11,11 @@ from sparse_mpi.arrays import bits_type, magnitude_bits, widened
 from sparse_mpi.kernels import array
 
 from ..fakes.fake_device import DEVICE
-from .on_cuda import inputs, put
+from .on_cuda import emulated, inputs, put
 
 FLOATS = [np.float32, np.float64]
 HALVES = [np.float16, np.uint16]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, -2.5, np.inf, -np.inf, np.nan, 1e-40]
-emulated = pytest.mark.parametrize("cuda", ["emulated"], indirect=True)
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from ..launch import ROOT
 
-pytest.importorskip("numba")
+numba = pytest.importorskip("numba")
+first_use = pytest.importorskip("sparse_mpi.kernels.cpu.first_use")
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -84,8 +85,6 @@ def test_one_process_compiles_and_the_others_wait_for_it(start, tmp_path):
 
 
 def test_rank_0_repeats_it_while_more_kernels_are_compiled(tmp_path, monkeypatch, capsys):
-    from sparse_mpi.kernels.cpu import first_use
-
     now = [100.0]
     monkeypatch.setattr(first_use, "monotonic", lambda: now[0])
     for name in first_use.RANKS:
@@ -118,8 +117,6 @@ def test_without_a_folder_for_a_cache_each_process_compiles(start, tmp_path):
 
 
 def test_the_folder_for_temporary_files_must_be_of_this_user_alone(monkeypatch, tmp_path):
-    from sparse_mpi.kernels.cpu import first_use
-
     monkeypatch.setattr(first_use.tempfile, "gettempdir", lambda: str(tmp_path))
     folder = first_use.private_folder()
     assert folder == str(tmp_path / f"sparse_mpi-kernels-{os.getuid()}")
@@ -128,8 +125,6 @@ def test_the_folder_for_temporary_files_must_be_of_this_user_alone(monkeypatch, 
 
 
 def test_a_full_disk_stops_nobody(monkeypatch):
-    from sparse_mpi.kernels.cpu import first_use
-
     def full(*_):
         raise OSError("no space left on device")
 
@@ -141,10 +136,6 @@ def test_a_full_disk_stops_nobody(monkeypatch):
 
 
 def test_a_kernel_that_does_not_compile_ends_its_turn():
-    import numba
-
-    from sparse_mpi.kernels.cpu import first_use
-
     def wrong(x):
         return x.no_such_member
 

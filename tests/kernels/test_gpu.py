@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, SparseVector, arrays, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SparseAllreduce, arrays, sparse_allreduce
 from sparse_mpi.comm.staging import Staging
 from sparse_mpi.kernels import array, of
 from sparse_mpi.select.estimate import Gaussian
+
+from .on_cuda import bytes_of, parts_of
 
 N, K = 200_000, 2000
 MANY = 3_000_000  # pairs: a share for every block of `truncate`
@@ -31,6 +33,7 @@ def device_count() -> int:
 
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")]
+cupy = sys.modules.get("cupy")
 needs_cuda_torch = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a torch built for CUDA")
 
 
@@ -38,23 +41,11 @@ def vector(rank: int, step: int = 0, dtype=np.float32) -> np.ndarray:
     return np.random.default_rng([rank, step]).standard_normal(N).astype(dtype)
 
 
-def parts_of(result) -> list:
-    return [result.indices, result.values] if isinstance(result, SparseVector) else [result]
-
-
-def bytes_of(*results) -> list[bytes]:
-    parts = [part for result in results for part in parts_of(result)]
-    host = [part.cpu().numpy() if isinstance(part, torch.Tensor) else part for part in parts]
-    return [arrays.to_host(part).tobytes() for part in host]
-
-
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_same_bytes_as_with_numpy(ranks, name, dtype):
     """But where a selector adds in an order that is each library's own."""
-    import cupy
-
     selector = ALGORITHMS[name]().selector
     same = not isinstance(selector, Gaussian)
 
@@ -77,8 +68,6 @@ def test_the_same_bytes_as_with_numpy(ranks, name, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_kernels_of_one_launch_give_the_same_bytes_as_with_numpy(dtype):
     """Also where blocks of several streams wait for others of theirs at the same time."""
-    import cupy
-
     rng = np.random.default_rng(0)
     values = rng.standard_t(3, MANY).astype(dtype)
     values[::1000], values[1::1000] = np.nan, 1
@@ -141,7 +130,6 @@ def test_torch_tensors_enter_and_leave_without_a_copy(dtype):
 
 @needs_cuda_torch
 def test_cupy_works_on_torchs_stream_and_gives_it_back():
-    cupy = sys.modules["cupy"]
     before = cupy.cuda.get_current_stream().ptr
     with torch.cuda.stream(torch.cuda.Stream()) as _:
         tensor = torch.zeros(4, device="cuda")
@@ -151,8 +139,6 @@ def test_cupy_works_on_torchs_stream_and_gives_it_back():
 
 
 def test_staging_waits_for_the_stream():
-    import cupy
-
     staging, stream = Staging(), cupy.cuda.Stream(non_blocking=True)
     with stream:
         x = cupy.arange(1 << 22, dtype=np.float32)

@@ -10,7 +10,7 @@ from sparse_mpi.arrays import widened
 from sparse_mpi.kernels import array
 
 from ..fakes.fake_device import DEVICE
-from .on_cuda import N, flushed, put, same, thresholds
+from .on_cuda import N, emulated, flushed, put, same, thresholds
 
 as_compiled = pytest.mark.parametrize(
     "cuda", ["emulated", "flushing", pytest.param("device", marks=pytest.mark.gpu)], indirect=True
@@ -80,7 +80,7 @@ def test_sums_of_subnormal_numbers_are_those_of_the_host(cuda, n, dtype, gradien
     assert a.get().tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("cuda", ["emulated"], indirect=True)
+@emulated
 @pytest.mark.parametrize("gradient_type", [np.float16, np.uint16, np.float32])
 def test_accumulating_is_one_launch_and_nobody_waits(cuda, launches, gradient_type):
     residual, gradient = put(cuda, np.zeros(N, np.float32)), put(cuda, np.zeros(N, gradient_type))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,6 +42,8 @@ VARIANTS = {
     "bits.cu": [{"INDEX": index} | MESSAGES | many for index in ("int32", "int64") for many in ({}, {"MANY": 1})],
     "levels.cu": [{"INDEX": index, "threads": SCALED} | MESSAGES for index in ("int32", "int64")],
 }
+# Fences of kernels whose blocks tell others by one word that many are there
+FENCES = {"count": 1, "keep_largest": 3, "smallest": 1}
 HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "levels.cu")
 
@@ -82,6 +85,16 @@ def compiling(request, monkeypatch, tmp_path):
     return made
 
 
+def assert_in_order(ptx: str) -> None:
+    """What no run shows: a device may round the sum of a product alone, and other blocks see words in another order."""
+    for name, body in re.findall(r"\.entry (\w+)\((.*?)\n}", ptx, re.DOTALL):
+        products = set(re.findall(r"\bmul\.f(?:32|64)\s+(%\w+)", body))
+        sums = re.findall(r"\b(?:add|sub)\.f(?:32|64)\s+%\w+,([^;]*);", body)
+        assert not [of for of in sums if products & set(re.findall(r"%\w+", of))], f"{name} may be fused"
+        assert name == "moments" or "fma" not in body, name
+        assert body.count("membar") == FENCES.get(name, 0), f"{name}: a fence too few or too many"
+
+
 def test_every_source_is_compiled_here():
     assert {file.name for file in SOURCES.glob("*.cu")} == {"types.cu", *VARIANTS}
 
@@ -102,6 +115,7 @@ def test_nvrtc_takes_the_sources_and_flushes_no_subnormal_numbers(source, others
             compiling.kernel("", source, **{"REAL": real, **macros})
             assert ".ftz" not in compiling.ptx[-1].replace(ONLY_SO, "")
             assert Path(compiling.kernel("", source, **{"REAL": real, **macros})).read_text() == compiling.ptx[-1]
+            assert_in_order(compiling.ptx[-1])
     assert ".target" in compiling.ptx[-1]
 
 

@@ -12,12 +12,11 @@ from sparse_mpi.kernels import array
 
 from ..fakes import fake_cuda
 from ..fakes.fake_device import DEVICE
-from .on_cuda import back, put, same
+from .on_cuda import back, emulated, put, same
 
 FLOATS, INDICES = [np.float32, np.float64], [np.int32, np.int64]
 VALUES = [0.0, -0.0, 1.0, -1.0, 0.1, -0.3, 1e9, -1e9, 1e20, np.inf]  # a sum that is NaN has other bits on a device
 LENGTHS = [(7,), (0,), (300, 300), (0, 5, 0), (900, 1, 0, 2000), 17 * (40,), 70 * (9,)]
-emulated = pytest.mark.parametrize("cuda", ["emulated"], indirect=True)
 pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 
 
@@ -94,17 +93,6 @@ def test_runs_with_gaps_are_one_launch_and_nobody_waits(cuda, launches):
     assert len(launches) == 4 and len(DEVICE.synchronised) == waited
     cuda.merge(indices, values, 900, lengths=np.array([300, 300]))
     assert len(launches) == 6 and len(DEVICE.synchronised) == waited + 1 and len(DEVICE.copies) == copied
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("share", [0, 0.4, 1])
-def test_values_that_others_lack_are_0(passes, share, dtype):
-    rng = np.random.default_rng(0)
-    indices, values = np.arange(0, 900, 3, dtype=np.int32), rng.choice([*VALUES, np.nan], 300).astype(dtype)
-    others = np.sort(rng.choice(900, int(900 * share), replace=False)).astype(np.int32)
-    expected = np.where(np.isin(indices, others), values, dtype(0))
-    found = passes.among(put(passes, others), put(passes, indices), put(passes, values))
-    assert same([found], [expected]) and same([array.among(others, indices, values)], [expected])
 
 
 @emulated

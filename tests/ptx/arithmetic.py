@@ -8,13 +8,7 @@ TYPES = {f"u{8 * size}": np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 TYPES |= {f"b{8 * size}": np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 TYPES |= {f"s{8 * size}": np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 TYPES |= {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "pred": np.dtype(bool)}
-TINY = np.finfo(np.float32).tiny
 NAN = np.uint32(0x7FFFFFFF).view(np.float32)  # the one that arithmetic in single precision gives
-
-
-def flush(x):
-    """Take subnormal numbers of single precision for zero."""
-    return np.where(abs(x) < TINY, np.copysign(np.float32(0), x), x) if x.dtype == np.float32 else x
 
 
 def canonical(x):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import arithmetic
-from .arithmetic import TYPES, canonical, flush
+from .arithmetic import TYPES, canonical
 from .memory import Fault
 from .text import Instruction, width_of
 
@@ -46,15 +46,14 @@ def decoded(one: Instruction, machine: Machine) -> Run:
     if name in ("shfl", "vote"):
         return exchange(one, machine)
     kind = rest[-1]
-    ftz = "ftz" in rest
-    form = ".".join(part for part in (name, *rest[:-1]) if part != "ftz")
+    form = ".".join((name, *rest[:-1]))
     operands = one.operands
     if name == "mov" and any(isinstance(part, tuple) for part in operands):
         return packed(operands, machine)
     if name == "cvt":
         return converted(rest[:-2], *rest[-2:], operands, machine)
     function, kinds = meaning(form, kind, len(operands))
-    return computing(function, kinds, operands, machine, ftz and "f32" in kinds)
+    return computing(function, kinds, operands, machine)
 
 
 def meaning(form: str, kind: str, count: int) -> tuple[Callable, list[str]]:
@@ -66,7 +65,7 @@ def meaning(form: str, kind: str, count: int) -> tuple[Callable, list[str]]:
         return arithmetic.compared(form.removeprefix("setp."), dtype), ["pred", *same[1:]]
     if form == "selp":
         return lambda a, b, chosen: np.where(chosen, a, b), [*same[:3], "pred"]
-    if (form, kind) == ("rcp.approx", "f64"):
+    if (form, kind) == ("rcp.approx.ftz", "f64"):
         return arithmetic.reciprocal, same
     if dtype.kind == "f":
         if form == "fma.rn" and kind != "f64":
@@ -92,28 +91,27 @@ def meaning(form: str, kind: str, count: int) -> tuple[Callable, list[str]]:
     return (arithmetic.BITS if kind[0] in "bp" else arithmetic.INTEGER)[form], same
 
 
-def computing(function: Callable, kinds: list[str], operands: tuple, machine: Machine, ftz: bool) -> Run:
+def computing(function: Callable, kinds: list[str], operands: tuple, machine: Machine) -> Run:
     into = target(operands[0], kinds[0], machine)
     sources = [source(text, kind, machine) for text, kind in zip(operands[1:], kinds[1:], strict=True)]
 
     def run(lanes: np.ndarray) -> None:
-        values = [given(lanes) for given in sources]
-        into(lanes, flush(function(*map(flush, values))) if ftz else function(*values))
+        into(lanes, function(*(given(lanes) for given in sources)))
 
     return run
 
 
 def converted(how: list[str], to: str, of: str, operands: tuple, machine: Machine) -> Run:
-    rounding, ftz, kind = "".join(part for part in how if part != "ftz"), "ftz" in how, TYPES[to]
+    rounding, kind = "".join(how), TYPES[to]
     floating = (TYPES[of].kind == "f") + 2 * (kind.kind == "f")
     if floating in (0, 2) or (floating == 3 and rounding in ("", "rn") and to != of):
         if rounding not in ("", "rn"):
             raise KeyError(rounding)
-        return computing(lambda x: arithmetic.converted(x, kind), [to, of], operands, machine, ftz)
+        return computing(lambda x: arithmetic.converted(x, kind), [to, of], operands, machine)
     rounded = arithmetic.ROUNDINGS[rounding.removesuffix("i")]
     if floating == 3:
-        return computing(lambda x: canonical(rounded(x)), [to, of], operands, machine, ftz)
-    return computing(lambda x: arithmetic.whole(x, kind, rounded), [to, of], operands, machine, ftz)
+        return computing(lambda x: canonical(rounded(x)), [to, of], operands, machine)
+    return computing(lambda x: arithmetic.whole(x, kind, rounded), [to, of], operands, machine)
 
 
 def packed(operands: tuple, machine: Machine) -> Run:

@@ -46,6 +46,18 @@ def test_a_damaged_state_of_a_reducer_is_refused_by_name(algorithm, feedback):
     )
 
 
+def assert_refused(states, match, **options):
+    """Whether they are loaded or taken over, and with no trace."""
+
+    def run(comm):
+        for load, given in (("load_state_dict", [states[comm.rank]]), ("take_over", [[states[comm.rank]], 2])):
+            with pytest.raises(ValueError, match=match):
+                getattr(made := reducer_of(comm, **options), load)(*given)
+            assert not made.residual.any()
+
+    World(2).run(run)
+
+
 # What an earlier release wrote otherwise, and the error
 EARLIER = {
     "0.2": (
@@ -66,25 +78,11 @@ EARLIER = {
 @pytest.mark.parametrize("release", EARLIER)
 def test_a_state_of_an_earlier_release_names_the_release_that_converts_it(release):
     former, message = EARLIER[release]
-    states = list(map(former, saved()))
-
-    def run(comm):
-        for load, given in (("load_state_dict", [states[comm.rank]]), ("take_over", [[states[comm.rank]], 2])):
-            with pytest.raises(ValueError, match=message):
-                getattr(made := reducer_of(comm), load)(*given)
-            assert not made.residual.any()
-
-    World(2).run(run)
+    assert_refused(list(map(former, saved())), message)
 
 
 def test_a_forged_layout_in_a_state_is_refused_by_name():
     """Rows of other shapes would be written outside of the vector."""
     states = saved(algorithm="adtopk")
     states[1]["state"]["layout"]["shapes"] = ((6, 5), (1_000_000_000,))
-
-    def run(comm):
-        for load, given in (("load_state_dict", [states[comm.rank]]), ("take_over", [[states[comm.rank]], 2])):
-            with pytest.raises(ValueError, match=r"state\['state'\]\['layout'\] must be Layout"):
-                getattr(reducer_of(comm, algorithm="adtopk"), load)(*given)
-
-    World(2).run(run)
+    assert_refused(states, r"state\['state'\]\['layout'\] must be Layout", algorithm="adtopk")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce, World
+from sparse_mpi import ALGORITHMS, SparseAllreduce
 from sparse_mpi.comm import NullComm
 from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.sparse import Layout
 from sparse_mpi.testing import Trials, check_feedback
-from sparse_mpi.testing.steps import dense_of
 
 from .rules import KINDS
 
@@ -65,14 +64,3 @@ def test_a_flush_leaves_momentum_as_it_is():
     before = remembered(reducer)["velocity"].tobytes()
     reducer.flush()
     assert remembered(reducer)["velocity"].tobytes() == before
-
-
-@every_rule
-@pytest.mark.against_world
-def test_world_equals_mpi(ranks, kind):
-    def body(comm):
-        reducer = reducer_of(comm, kind)
-        totals = [dense_of(reducer.step(vector(comm.rank, step))).tobytes() for step in range(4)]
-        return totals, {name: array.tobytes() for name, array in remembered(reducer).items()}
-
-    assert ranks.run(body) == World(ranks.size).run(body)

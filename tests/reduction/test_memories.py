@@ -52,27 +52,6 @@ def test_another_k_on_one_rank_raises_on_every_rank(ranks):
     ranks.run(body)
 
 
-BAD = {
-    "in_place": ({"in_place": True}, TypeError, "has no option in_place; .*in_place was removed in 0.4.0: leave"),
-    "ef21": ({"feedback": "ef21"}, ValueError, "ef21 was removed in 0.4.0: use feedback='residual'"),
-}
-
-
-@pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("what", BAD)
-@pytest.mark.under_mpi(3)
-def test_bad_arguments_raise_on_every_rank(ranks, what):
-    arguments, error, message = BAD[what]
-
-    def body(comm):
-        mine = arguments if comm.rank == comm.size - 1 else {}
-        expected = (error, message) if mine else (ValueError, f"rank {comm.size - 1}: {error.__name__}")
-        with pytest.raises(expected[0], match=expected[1]):
-            SparseAllreduce(N, k=K, comm=comm, **mine)
-
-    ranks.run(body)
-
-
 @few_ranks
 @pytest.mark.under_mpi(3)
 def test_state_of_another_feedback_is_refused(ranks):

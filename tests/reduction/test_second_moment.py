@@ -67,18 +67,8 @@ def test_ranks_vote_in_its_units(ranks):
             assert total.indices.tobytes() == other.indices.tobytes()
             assert (total.values * measure[total.indices]).tobytes() == other.values.tobytes()
 
-    ranks.run(body)
-
-
-@pytest.mark.against_world
-@pytest.mark.ranks(3, 4)
-def test_world_equals_mpi(ranks):
-    def body(comm):
-        made = reducer(comm)
-        totals = [made.step(gradient(comm.rank, step)) for step in range(3)]
-        return [x.tobytes() for total in totals for x in total[:2]], made.second_moment.sums.values.tobytes()
-
-    assert ranks.run(body) == World(ranks.size).run(body)
+    for each in (ranks, World(6, 3)):  # in which lanes have the same shares, too
+        each.run(body)
 
 
 def test_it_costs_about_a_byte_an_entry():

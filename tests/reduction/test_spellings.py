@@ -41,6 +41,8 @@ def test_an_algorithm_is_given_once():
             DistributedOptimizer(optimizer, comm=comm, algorithm="topka", compression="dense")
         with pytest.raises(TypeError, match="team was removed in 0.4.0: give the Team as comm="):
             DistributedOptimizer(optimizer, comm=comm, team=3)
+        with pytest.raises(ValueError, match="ef21 was removed in 0.4.0: use feedback='residual'"):
+            SparseAllreduce(N, comm=comm, feedback="ef21")
 
     World(1).run(body)
 
