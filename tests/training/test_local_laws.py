@@ -37,7 +37,7 @@ def test_whatever_the_shapes_and_the_schedule(size, shapes, name, schedule, alph
     def body(comm):
         replica = made(comm, every, outer=plain, density=density, algorithm=name, model=net(1, shapes), **options)
         local, start = replica.local, common(replica.local)
-        brought, local.check = np.zeros_like(start), True
+        brought, local.check_every = np.zeros_like(start), 1
         for fragment in local.fragments:
             fragment.reducer.start = watched(fragment.reducer.start, fragment, local, brought)
         steps(replica, comm.rank, range(12))
