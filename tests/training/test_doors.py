@@ -59,7 +59,9 @@ def programs(draw: Any, door: str = "optimizer", sizes: tuple[int, ...] = (1, 2,
     carries = momentum == "second-moment"
     scaled = door in ("optimizer", "ddp") and draw(st.integers(0, 3)) == 3
     which, layer, how = st.integers(0, 1), st.integers(0, 2), st.sampled_from(CHANGES)
-    alone = st.one_of(*[st.none()] * 3, *([st.integers(0, ranks - 1)] if ranks > 1 else []))
+    # Behind a pass of DDP torch's own scaler raises on the one rank that has cleared its gradients
+    parts = ranks > 1 and not (scaled and door == "ddp")
+    alone = st.one_of(*[st.none()] * 3, *([st.integers(0, ranks - 1)] if parts else []))
 
     def call(name: str, value: Any = None, on: Any = None) -> st.SearchStrategy:
         values = [x if isinstance(x, st.SearchStrategy) else st.just(x) for x in (value, on)]
