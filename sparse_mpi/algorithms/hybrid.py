@@ -95,7 +95,7 @@ class Hybrid(Algorithm):
         self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, HybridState]:
         reductions, states = [], []
-        places = [Place(stretches(layout, part.tensors)) for part in self.parts]
+        places = [FusedRanges(stretches(layout, part.tensors)) for part in self.parts]
         # Reduce part after part: its tensors are fused into one vector.
         for (algorithm, fused, kept), place, before in zip(self._cut(layout, k), places, state.pieces, strict=True):
             reduction, after = algorithm.reduce(fuse(acc, place.ranges), kept, comm, before, fused)
@@ -121,7 +121,7 @@ class Hybrid(Algorithm):
         return all(algorithm.exact_order(fused, kept) for algorithm, fused, kept in self._cut(layout, k))
 
 
-class Place(NamedTuple):
+class FusedRanges(NamedTuple):
     ranges: tuple[tuple[int, int], ...]  # the ranges of the flat vector that were fused
 
     def spread(self, values: Array, flat: Array) -> None:
@@ -159,7 +159,7 @@ def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
     return parts[0] if len(parts) == 1 else namespace(flat).concatenate(parts)
 
 
-def join(results: Sequence[SparseVector | Array], places: Sequence[Place], flat: Array) -> SparseVector | Array:
+def join(results: Sequence[SparseVector | Array], places: Sequence[FusedRanges], flat: Array) -> SparseVector | Array:
     """Return the results of all parts as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:

@@ -83,11 +83,10 @@ class Arrivals:
         # A parameter that was frozen meanwhile gets no gradient any more
         return all(self.came[p] == self._passes or not p.requires_grad for p in parameters)
 
-    def look_back(self, tells: bool) -> None:
-        """See whether gradients have changed since they came, in the step; see `begin_late`."""
+    def changed(self) -> bool:
+        """Return True if gradients have changed since they came; asked once, in each step that looks at them."""
         # More backward passes than were awaited add to gradients, too
-        if self._looks.left and (self._looks.changed() or max(self.came.values(), default=0) > self._passes):
-            self.begin_late(tells)
+        return self._looks.left > 0 and (self._looks.changed() or max(self.came.values(), default=0) > self._passes)
 
     def begin_late(self, tells: bool) -> None:
         """Have reductions begin in the step from now on, and log that once where this rank ``tells``."""

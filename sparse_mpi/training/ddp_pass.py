@@ -17,8 +17,8 @@ from sparse_mpi.reduction.once import sparse_allreduce
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.hooks import in_backward
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, Total, write_mean
-from sparse_mpi.training.passes import Pass
 from sparse_mpi.training.sparse_gradients import mean_of, refused_in, staged, summed
+from sparse_mpi.training.step_pass import Pass
 
 
 class Arrival(NamedTuple):

@@ -18,7 +18,7 @@ from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.live_ranks import refuse_copy
 from sparse_mpi.training.named_gradients import NamedGradients
 from sparse_mpi.training.optimizer_rule import Rule
-from sparse_mpi.training.passes import Pass, finished
+from sparse_mpi.training.step_pass import Pass, finished
 
 JOINED_BYTES = 250e6  # the most gradients on a GPU that are one vector
 ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours

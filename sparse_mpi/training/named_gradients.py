@@ -352,7 +352,8 @@ class NamedGradients:
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
         # Equal on all ranks: the first saves it
         if (optimizer := self.optimizer) is not None and self.comm.rank == 0:
-            beside |= {"added": as_arrays(added(optimizer, self.parameters))}
+            kept = added(optimizer, self.parameters).items()
+            beside |= {"added": as_arrays({name: {key: local(x) for key, x in one.items()} for name, one in kept})}
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer, RMSprop
 
 from sparse_mpi.training.adam_steps import ARRIVED
-from sparse_mpi.training.parameters import local
+from sparse_mpi.training.parameters import local, sharded_like
 from sparse_mpi.training.sgd_steps import DECAY, LAST
 
 ADDED, STEP = (ARRIVED, LAST, DECAY), "step"
@@ -58,7 +58,8 @@ def add(optimizer: Optimizer, parameters: Mapping[str, Tensor], found: Mapping[s
         state = optimizer.state.get(parameter, {})
         lacking = [key for key in kept if key in ADDED and key not in state]
         if lacking and float(state.get(STEP, 0)) == float(kept.get(STEP, 0)):
-            optimizer.state[parameter].update({key: kept[key].to(parameter.device, copy=True) for key in lacking})
+            copies = {key: local(kept[key]).to(parameter.device, copy=True) for key in lacking}
+            optimizer.state[parameter].update({key: sharded_like(parameter, copies[key]) for key in lacking})
 
 
 def _drop_nothing(optimizer: Optimizer) -> None:

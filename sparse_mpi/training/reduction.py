@@ -27,8 +27,8 @@ from sparse_mpi.training.hooks import kinds_in
 from sparse_mpi.training.live_ranks import LiveRanks, refuse_copy
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Total, parameters_of
 from sparse_mpi.training.optimizer_steps import LOGGER
-from sparse_mpi.training.passes import Pass, finished
 from sparse_mpi.training.sparse_gradients import SparseGradients
+from sparse_mpi.training.step_pass import Pass, finished
 
 # Attributes that `DistributedOptimizer` adds to an optimizer
 ADDED = ("reduction", "rule", "synchronize", "skip_synchronize", "flush", "_step_supports_amp_scaling")
@@ -174,14 +174,16 @@ class GradientReduction(Door):
 
     def _reduce(self, problem: str | None = None) -> list[Total]:
         scale = 1.0 if self._scale is None else float(self._scale.now())
-        if any(bucket.changed for bucket in self.buckets[: self._begun]):
+        buckets = self.buckets
+        if any(bucket.changed for bucket in buckets[: self._begun]):
             self._next.revised = True
         problem = problem or (LEFT if self._left else None)
-        self._arrivals.look_back(self.comm.rank == 0)
+        if self._arrivals.changed():
+            self._arrivals.begin_late(self.comm.rank == 0)
         self._begin_settled()
         if self.bucketing.unseen:
             self.bucketing.learn_kinds()
-        waiting = self.buckets[len(self._pass.begun) :]
+        waiting = buckets[len(self._pass.begun) :]
         if problem is not None:
             self._next.objection = RuntimeError(problem)
         for bucket in waiting:
