@@ -38,7 +38,7 @@ class DDPBuckets:
         used: parameters whose gradients have grown since the last reduction.
 
     Attributes:
-        views: True where ``.grad`` of a parameter is a view of DDP's bucket.
+        views: parameters whose gradients are views of DDP's buckets, and these.
     """
 
     def __init__(self, vector: GradientVector, parts: Sequence[Tensor], used: Collection[Tensor]) -> None:
@@ -46,12 +46,11 @@ class DDPBuckets:
         self.flat = parts[0].reshape(-1) if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
         memory = {part.untyped_storage().data_ptr() for part in parts}
         members = [(p, p.grad) for p in vector.parameters if p.grad is not None]
-        viewed = [(p, gradient) for p, gradient in members if gradient.untyped_storage().data_ptr() in memory]
-        self.views = bool(viewed)
-        for parameter, gradient in viewed:  # behind zero_grad() DDP's own comes again, which is then another object
-            parameter.grad = gradient.detach()
+        self.views = [(p, gradient) for p, gradient in members if gradient.untyped_storage().data_ptr() in memory]
 
     def collect(self) -> tuple[Tensor, list[int]]:
+        for parameter, gradient in self.views:  # behind zero_grad() DDP's own comes again, which is then another object
+            parameter.grad = gradient.detach()
         # Where torch's optimizers leave a parameter alone, momentum stays as it is
         parts = enumerate(zip(self.vector.parameters, self.vector.split(self.flat), strict=True))
         return self.flat, [number for number, (p, part) in parts if p.grad is None and not bool(part.any())]

@@ -57,13 +57,13 @@ class Door:
         self.skipped: int = 0
         self._average = average
         self._optimizer = None if optimizer is None else ref(optimizer)
-        self._steps: OptimizerSteps | None = None
+        self._steps: ref[OptimizerSteps] | None = None  # weak: it knows this door
 
     def lead(self, rule: Rule, ready: Callable[[ExitStack], None]) -> None:
         """Have the optimizer step by ``rule``, see `OptimizerSteps`."""
         if (optimizer := self.optimizer) is not None:
             self.gradients.follow(optimizer)
-            self._steps = OptimizerSteps(optimizer, rule, self.gradients, divisor=self.divisor, ready=ready)
+            self._steps = ref(OptimizerSteps(optimizer, rule, self.gradients, divisor=self.divisor, ready=ready))
 
     @property
     def comm(self) -> Comm:
@@ -201,8 +201,8 @@ class Door:
 
     def detach(self) -> None:
         """Train as torch does from now on, on all ranks alike; residuals stay here, `flush` before to apply them."""
-        if self._steps is not None:
-            self._steps.remove()
+        if self._steps is not None and (steps := self._steps()) is not None:
+            steps.remove()
 
     def _meet(self) -> None:
         """Have all ranks know the door's vectors, with nothing under way; collective where that is news."""

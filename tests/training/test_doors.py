@@ -58,7 +58,8 @@ def programs(draw: Any, door: str = "optimizer", sizes: tuple[int, ...] = (1, 2,
     momentum = draw(st.sampled_from(MODES[optimizer])) if door != "local" else None
     carries = momentum == "second-moment"
     scaled = door in ("optimizer", "ddp") and draw(st.integers(0, 3)) == 3
-    which, layer, how = st.integers(0, 1), st.integers(0, 2), st.sampled_from(CHANGES)
+    # DDP itself waits for ever where some ranks have no gradient at all, of a first layer that is frozen
+    which, layer, how = st.integers(0, 1), st.integers(int(door == "ddp"), 2), st.sampled_from(CHANGES)
     # Behind a pass of DDP torch's own scaler raises on the one rank that has cleared its gradients
     parts = ranks > 1 and not (scaled and door == "ddp")
     alone = st.one_of(*[st.none()] * 3, *([st.integers(0, ranks - 1)] if parts else []))
