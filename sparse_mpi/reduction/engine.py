@@ -207,6 +207,8 @@ class Engine:
                     if remembered.dtype.itemsize > dtype.itemsize:
                         dtype = remembered.dtype
                 say(_stated(wide, dtype, "dense" if plan.dense else plan.k, check))
+                if self.watch is not None and self.watch.due:
+                    say(watch=self.watch.every)
                 # Ranks on a device may have other messages, and other levels
                 if not self._staged or self.exchange.placed != self.exchange.algorithm:
                     say(device=arrays.is_device(flat))

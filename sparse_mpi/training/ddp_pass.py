@@ -39,6 +39,7 @@ class DDPBuckets:
 
     Attributes:
         views: parameters whose gradients are views of DDP's buckets, and these.
+        viewed: True where DDP has gradients that are views of its buckets.
     """
 
     def __init__(self, vector: GradientVector, parts: Sequence[Tensor], used: Collection[Tensor]) -> None:
@@ -47,6 +48,8 @@ class DDPBuckets:
         memory = {part.untyped_storage().data_ptr() for part in parts}
         members = [(p, p.grad) for p in vector.parameters if p.grad is not None]
         self.views = [(p, gradient) for p, gradient in members if gradient.untyped_storage().data_ptr() in memory]
+
+        self.viewed = bool(self.views)
 
     def collect(self) -> tuple[Tensor, list[int]]:
         for parameter, gradient in self.views:  # behind zero_grad() DDP's own comes again, which is then another object
@@ -63,14 +66,15 @@ class DDPBuckets:
         # DDP leaves .grad of a parameter alone that no rank has used: residuals and momentum are written here. Within
         # join, outside of a backward pass, all gradients stay as they are
         parts = self.vector.split(flat) if in_backward() else []
-        nowhere = self.vector.reducer.absence.everywhere
         for number, (parameter, part) in enumerate(zip(self.vector.parameters, parts, strict=False)):
             if parameter in self._used:
                 continue
             if parameter.grad is not None:
                 parameter.grad.copy_(part)
-            elif number in nowhere and parameter.requires_grad and bool(part.any()):
-                parameter.grad = part.to(parameter, copy=True)
+            elif parameter.requires_grad and bool(part.any()):
+                # DDP wants its own memory back, where other ranks have used the parameter
+                own = self._parts[number] if len(self._parts) == len(self.vector.names) else part
+                parameter.grad = own.view(parameter.shape) if self.viewed else part.to(parameter, copy=True)
 
     def fail(self) -> None:
         """Leave that to the pass, which has DDP's whole buckets."""
@@ -101,6 +105,7 @@ class BackwardPass:
         self._gradients, self._order = gradients, order
         self._before, self._used, self._options = before, used, options
         self._pass = Pass()
+        self._begun: list[DDPBuckets] = []
         self._waiting: list[Arrival] = []  # buckets that are no vectors
         self._unfit = False  # a gradient that a scaler has scaled has overflowed
 
@@ -137,6 +142,7 @@ class BackwardPass:
         members = vector.parameters
         self._order.check(vector, place.flat, vector.left(members, len(members) if place.views else 1))
         vector.reducer.engine.unfit = self._unfit
+        self._begun.append(place)
         self._pass.begin(place, **self._options)
 
     def finish(self) -> StepReport | None:
@@ -162,7 +168,9 @@ class BackwardPass:
         if self._pass.refused(refused_in(rows)) is not None:
             self._leave_out()
             return None
-        vectors = [place.vector for place in self._pass.begun]
+        vectors = [place.vector for place in self._begun]
+        for place in self._begun:
+            place.viewed = any(one.views for one in self._begun)
         try:
             self._pass.write(lambda vector: comm.size / scale)
         finally:
@@ -177,7 +185,7 @@ class BackwardPass:
 
     def _regroup(self) -> None:
         """Reduce gradients of buckets that are no vectors in unused vectors, if they fit; else as they are."""
-        begun = {place.vector for place in self._pass.begun}
+        begun = {place.vector for place in self._begun}
         absent = [vector for vector in self._gradients if vector not in begun]
         parts: dict[str, Tensor] = {}
         for arrival in self._waiting:

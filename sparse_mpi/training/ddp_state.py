@@ -157,7 +157,6 @@ class SparseState(Door):
 
     def detach(self) -> None:
         """Have DDP reduce dense means from now on, see `Door.detach`: its hook stays."""
-        self._meet()
         super().detach()
         self._detached = True
 

@@ -150,10 +150,17 @@ class DiLoCo(Door):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.detach()
+        self._remove()
 
     def detach(self) -> None:
-        """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it."""
+        """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it.
+
+        Collective; without an agreement where an exception leaves the context.
+        """
+        super().detach()
+        self._remove()
+
+    def _remove(self) -> None:
         self._loads.remove()
         for hook in self._hooks:
             hook.remove()
@@ -196,8 +203,11 @@ class DiLoCo(Door):
         Raises:
             ValueError: the ranks have taken different numbers of steps; raised on every rank.
         """
+        self._synchronize("synchronize")
+
+    def _synchronize(self, call: str) -> None:
         self._take_loaded()
-        self.gradients.live.ask(lambda comm: check_consistency(comm, f"call=synchronize steps={self.steps}"))
+        self.gradients.live.ask(lambda comm: check_consistency(comm, f"call={call} steps={self.steps}"))
         self._reports = []
         for fragment in self.fragments:
             # Under way: apply it as if it were due
@@ -214,7 +224,7 @@ class DiLoCo(Door):
 
         Where ``step`` is False, the outer optimizer's parameters have ``.grad`` then.
         """
-        self.synchronize()
+        self._synchronize("flush")
         super().flush(step)
 
     def _step_along(self) -> None:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.checks import check_switch, check_whole
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.consistency import same_on_all_ranks, tell
+from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks, tell
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.watch import Quality
 from sparse_mpi.reduction.form import WHOLE
@@ -200,7 +200,9 @@ class Door:
         self.gradients.deal(read, ranks, self._average)
 
     def detach(self) -> None:
-        """Train as torch does from now on, on all ranks alike; residuals stay here, `flush` before to apply them."""
+        """Train as torch does from now on. Collective; residuals stay here, `flush` before to apply them."""
+        self._meet()
+        self.gradients.live.ask(lambda comm: check_consistency(comm, "call=detach"))
         if self._steps is not None and (steps := self._steps()) is not None:
             steps.remove()
 

@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
+from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.reduction.clipping import clipping_factor, sketched
-from sparse_mpi.reduction.engine import StepRefused
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.training.arrivals import Arrivals
 from sparse_mpi.training.bucket import Bucket
@@ -173,6 +173,16 @@ class GradientReduction(Door):
         return self._reduce(TWICE) if self._arrivals.came and self._somewhere(self.arrived) else self._totals
 
     def _reduce(self, problem: str | None = None) -> list[Total]:
+        self._pass.open(self.comm)
+        try:
+            return self._reduced(problem)
+        except Exception:
+            self._pass.abandon()
+            self._reset()
+            self.sparse.abandon()
+            raise
+
+    def _reduced(self, problem: str | None) -> list[Total]:
         scale = 1.0 if self._scale is None else float(self._scale.now())
         buckets = self.buckets
         if any(bucket.changed for bucket in buckets[: self._begun]):
@@ -197,14 +207,14 @@ class GradientReduction(Door):
         # Start: tables first, because the norm of their sum is a part of the whole gradient's
         self.sparse.start(self.gradients.live.begin)
         self.overflowed, factor = False, self._begin_rest(waiting, scale)
-        refused = self._refused()
+        refused = self._pass.refused(self.sparse.refusal())
         if refused is not None and refused.revised:
             self._arrivals.begin_late(self.comm.rank == 0)
             self._pass.end()
             for bucket in self.buckets:
                 bucket.gather(scale)
             factor = self._begin_rest(self.buckets, scale)
-            refused = self._refused()
+            refused = self._pass.refused(self.sparse.refusal())
         if refused is not None:
             return self._skip()
         # Finish: results come back in the order of the starts
@@ -230,22 +240,16 @@ class GradientReduction(Door):
         if self._max_norm is not None:
             # Tables are reduced with the loss scale, buckets without it
             beside, flats, most = self.sparse.norm / scale, [bucket.flat for bucket in self.buckets], self._max_norm
-            factor = self.gradients.live.ask(
-                lambda comm: clipping_factor(sketched(flats, comm.size), most, comm, beside)
-            )
+
+            def clipped(comm: Comm) -> float:
+                check_consistency(comm, "call=step clip_norm")
+                return clipping_factor(sketched(flats, comm.size), most, comm, beside)
+
+            factor = self.gradients.live.ask(clipped)
         for bucket in waiting:
             bucket.factor = factor
             self._pass.begin(bucket, **self.options)
         return factor
-
-    def _refused(self) -> StepRefused | None:
-        """Wait for all reductions, and withdraw them if all ranks have refused one."""
-        try:
-            return self._pass.refused(self.sparse.refusal())
-        except Exception:
-            self._reset()
-            self.sparse.fail()
-            raise
 
     def _skip(self) -> list[Total]:
         """Leave the step out: a gradient of some rank is not finite, so that all become NaN."""
@@ -299,13 +303,17 @@ class GradientReduction(Door):
 
     def flush(self, step: bool = True) -> None:
         """Step once along the residuals of all ranks, see `Door.flush`. Collective."""
-        # Other ranks may flush behind fewer reductions, which then fail on all
+        self._wait()
+        super().flush(step)
+
+    def _wait(self) -> None:
+        # Other ranks may be in another call behind fewer reductions, which then fail on all
         try:
             finished(place.vector.handle.wait for place in self._pass.begun if place.vector.handle is not None)
         except Exception:
+            self._pass.abandon()
             self._reset()
             raise
-        super().flush(step)
 
     def _fill(self) -> None:
         super()._fill()
@@ -313,7 +321,9 @@ class GradientReduction(Door):
 
     def detach(self) -> None:
         """Have the optimizer train as torch does from now on, see `Door.detach`."""
+        self._wait()
         super().detach()
+        self._pass.abandon()
         self.close()
         for name in ADDED:
             vars(self.optimizer).pop(name, None)
@@ -325,6 +335,7 @@ class GradientReduction(Door):
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the states of ``ranks`` ranks, see `Door.take_over`. Collective."""
+        self._wait()
         super().take_over(states, ranks)
         self.bucketing.rebuild()  # the states may be of other vectors
 

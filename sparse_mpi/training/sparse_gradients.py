@@ -159,6 +159,11 @@ class SparseGradients:
         """Wait for the sums, if they were started; return the refusal of all ranks, if there is one."""
         return refused_in(self._handle)
 
+    def abandon(self) -> None:
+        """Wait for the sums, if they were started, and drop them."""
+        self.refusal()
+        self._handle = None
+
     @torch.no_grad()
     def finish(self, factor: float = 1.0) -> None:
         """Wait for the sums, if they were started, and set ``.grad`` to their mean, or them, times ``factor``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -63,14 +64,18 @@ class Pass:
         self.tracer: Tracer | None = None
         self._comm: Comm | None = None  # of the reductions
 
+    def open(self, comm: Comm) -> None:
+        """Have a first difference between the ranks of ``comm`` end the whole step, see `together`."""
+        if self._comm is None:
+            self._comm = comm
+            together(comm, True)
+
     def begin(self, place: Place, **options: Any) -> None:
         """Begin to reduce the gradients of a ``place``; ``options`` are those of `GradientVector.start`."""
         gradient, absent = place.collect()
         if self.tracer is not None:
             self.tracer.begin(anew=not self.begun)
-        if not self.begun:
-            self._comm = place.vector.reducer.comm
-            together(self._comm, True)
+        self.open(place.vector.reducer.comm)
         self.begun.append(place)
         handle = place.vector.start(gradient, absent, **options)
         if self.tracer is not None:
@@ -114,6 +119,16 @@ class Pass:
             return finished(partial(self._written, place, divisor) for place in self.begun)
         finally:
             self.end()
+
+    def abandon(self) -> None:
+        """Wait for all reductions, and withdraw them, on all ranks alike."""
+        for vector in (place.vector for place in self.begun):
+            handle, vector.handle = vector.handle, None
+            if handle is not None:
+                with suppress(Exception):
+                    handle.wait()
+                    vector.reducer.withdraw()
+        self.end()
 
     def end(self) -> None:
         """Begin anew: nothing is under way."""

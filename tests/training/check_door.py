@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import cycle
+from itertools import cycle, permutations
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ LAWS = {
     "several buckets": some("ddp", wrap={"bucket_cap_mb": SMALL}),
     "dense at first": some(*HOOKS, options={"dense_steps": 2}),
     "a layer that some leave out, or all": some("optimizer", "ddp", rounds=((WHOLE,), (SOME,), (FIRST,))),
-    "views of buckets": some("ddp", rounds=((WHOLE,), (FIRST,)), wrap={"gradient_as_bucket_view": True}),
+    "views of buckets": some("ddp", rounds=((WHOLE,), (SOME,), (FIRST,)), wrap={"gradient_as_bucket_view": True}),
     "a layer that a replica leaves out": some("fsdp", rounds=((WHOLE,), (SOME,)), wrap={"joined": 1e3}),
     "reduced in half precision": some("fsdp", wrap={"mp_policy": HALF, "reshard_after_forward": False}),
     "gradients that wait": some(*HOOKS, rounds=((Call("unreduced", 1), WHOLE),)),
@@ -359,6 +359,27 @@ def a_mistake_of_one_rank_is_raised_on_all(ground: Ground, there: dict[str, Any]
     wrong = last if last is not None else ground.comm.rank == ground.comm.size - 1
     said = ground.refused(lambda: ground(**there if wrong else {}))
     assert re.search(f"(?s)all ranks must call with the same arguments.*{says}|ValueError: {says}", said), said
+
+
+UNLIKE: dict[str, Callable[[Trainee, dict[str, Any]], Any]] = {
+    "step": lambda one, state: one.steps([7]),
+    "flush": lambda one, state: one.verbs.flush(),
+    "load_state_dict": lambda one, state: one.verbs.load_state_dict(state),
+    "detach": lambda one, state: (one.verbs.detach(), one.steps([7])),
+    "watch": lambda one, state: (one.verbs.watch(1), one.steps([7])),
+}
+
+
+@check(HOOKS, {"plain": some(algorithm="topka"), "second moments": some("ddp", optimizer="adamw", algorithm="elect")})
+def a_call_of_some_ranks_is_refused_on_all(ground: Ground, **how: Any) -> None:
+    """`test_unlike_calls` has more of them, for the doors that need no process groups."""
+    pairs = [pair for pair in permutations(UNLIKE, 2) if "step" in pair]
+    for theirs, ours in pairs if ground.replicas > 1 else ():
+        trainee = ground(**how).steps(range(2))
+        trainee.zero_grad(True)
+        state = trainee.verbs.state_dict()
+        call = partial(UNLIKE[ours if trainee.least else theirs], trainee, state)
+        assert "all ranks must call" in ground.refused(call), (theirs, ours)
 
 
 @check()

@@ -71,6 +71,8 @@ KNOWN: dict[str, list[Program]] = {
         Program((*OVERFLOW[:1], Call("flush"), *OVERFLOW[1:], *END), 3, density=0.1, scaled=True),
         # A frozen layer, along whose zeros torch's momentum would go on
         Program((WHOLE, STEP, Call("freeze", 1), ZEROS, WHOLE, STEP, *END), 3, "momentum"),
+        # Zeros of some ranks, and none of another, in layers that no rank uses
+        Program((WHOLE, STEP, Call("zero_grad", True, 0), ZEROS, FIRST, STEP, *END), 3, density=0.1, algorithm="elect"),
         # A step behind a pass without reduction
         Program((WHOLE, STEP, Call("unreduced", 1), STEP, *END), 3, density=0.1, algorithm="oktopk"),
     ],
