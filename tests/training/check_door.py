@@ -125,9 +125,9 @@ FIRST, SOME = Call("backward", 1), Call("some")
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 LAWS = {
     "topka": some(),
-    "elect": some(algorithm="elect"),
-    "oktopk": some(algorithm="oktopk"),
-    "bfloat16": some(dtype="bfloat16"),
+    "elect": some("optimizer", "ddp", "local", algorithm="elect"),
+    "oktopk": some("optimizer", "fsdp", "local", algorithm="oktopk"),
+    "bfloat16": some("optimizer", "ddp", "local", dtype="bfloat16"),
     "in the step": some("optimizer", overlap=False),
     "one bucket": some("optimizer", options={"bucket_cap_mb": None}),
     "several buckets": some("ddp", wrap={"bucket_cap_mb": SMALL}),
@@ -202,12 +202,12 @@ def a_flush_is_without_momentum_and_decay(ground: Ground, **how: Any) -> None:
 
 SCHEDULE = ("fragments", "fragment_sync_delay", "fragment_update_alpha")
 RESUMED = {
-    "sgd": some(),
+    "sgd": some("optimizer", "local"),
     "momentum": some(optimizer="momentum"),
     "by arrival": some(optimizer="adamw"),
     "second moments": some("optimizer", *HOOKS, optimizer="adamw", algorithm="elect"),
-    "dgc": some("optimizer", *HOOKS, options={"feedback": "dgc"}),
-    "leaky": some(options={"feedback": "leaky"}, algorithm="oktopk"),
+    "dgc": some("optimizer", "ddp", options={"feedback": "dgc"}),
+    "leaky": some("optimizer", "fsdp", "local", options={"feedback": "leaky"}, algorithm="oktopk"),
     "in other buckets at first": some("ddp", wrap={"bucket_cap_mb": SMALL, "find_unused_parameters": False}),
     **{
         f"{name} in the background": some(
@@ -243,7 +243,7 @@ def a_resumed_run_goes_on_to_the_same_bits(ground: Ground, **how: Any) -> None:
 ELSEWHERE = {"sgd": some(), "by arrival": some("optimizer", "fsdp", optimizer="adamw"), "shards": some("fsdp", to=4)}
 
 
-@check(("optimizer", "fsdp", "local"), ELSEWHERE)
+@check(variants=ELSEWHERE)
 def other_ranks_owe_together_what_the_old_ones_did(ground: Ground, to: int = 1, **how: Any) -> None:
     """The mean is what it was, and training goes on."""
     (folder := ground.folder / f"elsewhere {to} {how}").mkdir(exist_ok=True)
@@ -266,8 +266,8 @@ def other_ranks_owe_together_what_the_old_ones_did(ground: Ground, to: int = 1, 
 @check(
     ("optimizer", *HOOKS),
     {
-        **{name: some(algorithm=name) for name in ("topka", "elect", "oktopk")},
-        "gtopk": some("optimizer", algorithm="gtopk"),
+        "elect": some(algorithm="elect"),
+        **{name: some("optimizer", algorithm=name) for name in ("topka", "oktopk", "gtopk")},
         **{rule: some("optimizer", options={"feedback": rule}) for rule in ("gmc", "dgc", "leaky")},
     },
 )
