@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
@@ -18,14 +19,31 @@ from sparse_mpi.feedback import Feedback
 from sparse_mpi.training.bucket import largest_bucket
 from sparse_mpi.training.grammar import scaler_in_use
 from sparse_mpi.training.live_ranks import ranks_given
-from sparse_mpi.training.named_gradients import names_of, parameters_of
-from sparse_mpi.training.optimizer_rule import ruled_settings
+from sparse_mpi.training.named_gradients import Total, names_of, parameters_of
+from sparse_mpi.training.optimizer_rule import Rule, ruled_settings
 from sparse_mpi.training.reduction import GradientReduction
 from sparse_mpi.training.synchronization import LossScale, Synchronization
 
 LOGGER = logging.getLogger("sparse_mpi")
 Average: str = "average"
 Sum: str = "sum"
+
+
+class ReducingOptimizer(Optimizer):
+    """What type checkers know of the optimizer that `DistributedOptimizer` returns, which keeps its own class.
+
+    Attributes:
+        reduction: reduces the gradients, and has the verbs of a door.
+        rule: who applies momentum.
+        synchronize: see `Synchronization.synchronize`; ``skip_synchronize``: see `Synchronization.skip_synchronize`.
+        flush: see `Door.flush`.
+    """
+
+    reduction: GradientReduction
+    rule: Rule
+    synchronize: Callable[[], list[Total]]
+    skip_synchronize: Callable[[], AbstractContextManager[None]]
+    flush: Callable[..., None]
 
 
 @takes_alias("compression", "algorithm")
@@ -48,7 +66,7 @@ def DistributedOptimizer(
     scaler: GradScaler | None = None,
     dense_steps: int = 0,
     **options: object,
-) -> Any:
+) -> ReducingOptimizer:
     """Have ``optimizer`` step along the gradients of all ranks from now on, and return it: the same object. Collective.
 
     A step reduces ``.grad`` as it is then. From the third step on reductions start during the backward pass, if in the
@@ -173,7 +191,7 @@ def DistributedOptimizer(
         skip_synchronize=synchronization.skip_synchronize,
         flush=reduction.flush,
     )
-    return optimizer
+    return cast(ReducingOptimizer, optimizer)
 
 
 def is_distributed(optimizer: object) -> bool:

@@ -23,6 +23,7 @@ def three_lines(model: nn.Module, comm: Comm) -> None:
     optimizer.zero_grad()
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
+    assert_type(optimizer.reduction.density, float | None)
     optimizer.flush()
 
 
