@@ -266,8 +266,8 @@ def finite(x: Array) -> bool:
     """Return True if all of an array of `enter` is finite."""
     wide = x if x.dtype.itemsize > 2 else widened(x)
     with np.errstate(over="ignore", invalid="ignore"):
-        # Their sum is not finite either, and is made in one pass
-        return isfinite(float(wide.sum())) or bool(namespace(wide).isfinite(wide).all())
+        # The sum of their squares is not finite either, and is made in one pass, by BLAS
+        return isfinite(float(wide.dot(wide))) or bool(namespace(wide).isfinite(wide).all())
 
 
 def wide_type(x: Array) -> np.dtype:

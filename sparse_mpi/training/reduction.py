@@ -358,8 +358,8 @@ class GradientReduction(Door):
         self._arrivals.grown |= bucket.vector.left([parameter], 1)
         if last:
             # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
-            if self.bucketing.settled(bucket):
-                bucket.take(parameter, apart=self._arrivals.apart)
+            if self.bucketing.settled(bucket) and (bucket is self.bucketing.all[-1] or not self._arrivals.apart):
+                bucket.take(parameter)
             self._arrivals.look(parameter)
         if self._totals is not None or not self._arrivals.may_begin:
             return
@@ -371,7 +371,7 @@ class GradientReduction(Door):
         """Begin all buckets that other ranks may have begun in their backward pass, before the next question."""
         if not self._arrivals.overlaps:
             return
-        for bucket in self.buckets[len(self._pass.begun) : -1]:
+        for bucket in self.bucketing.all[len(self._pass.begun) : -1]:
             if not self.bucketing.settled(bucket) or not ready(bucket):
                 return
             bucket.gather(apart=apart)

@@ -8,7 +8,7 @@ from torch import nn
 
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.bucket import cut
+from sparse_mpi.training.bucket import EVERY, LINE, cut
 
 from .loops import SMALL, own, train, wrapped
 from .loops import wide_net as net
@@ -40,3 +40,27 @@ def test_only_torch_optimizers_once():
         wrapped(net(), NullComm(2), named_parameters=[("a", p)])
     with pytest.raises(ValueError, match="is the model frozen"):
         wrapped(net().requires_grad_(False), NullComm(2))
+
+
+@pytest.mark.parametrize(
+    ("where", "odds"),
+    [
+        (slice(700, 700 + EVERY * LINE), EVERY),
+        (slice(-3, None), EVERY),
+        (slice(0, None, LINE), EVERY),
+        (slice(900, 901), 1),
+    ],
+)
+def test_a_change_behind_torch_is_found_by_its_bits_with_these_odds(where, odds):
+    """In so many of `EVERY` steps; one that torch has counted in each."""
+    weight = nn.Parameter(torch.zeros(4 * EVERY * LINE + 5))
+    optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), comm=NullComm(), algorithm="dense")
+    (bucket,) = optimizer.reduction.buckets
+    found = []
+    for change in (lambda x: x.numpy().__setitem__(where, 2.0), lambda x: x[where].mul_(2.0), lambda x: None):
+        for _ in range(EVERY):
+            weight.grad = torch.ones_like(weight)
+            bucket.gather(apart=True)
+            change(weight.grad)
+            found.append(bucket.changed)
+    assert [sum(found[at : at + EVERY]) for at in (0, EVERY, 2 * EVERY)] == [odds, EVERY, 0]
