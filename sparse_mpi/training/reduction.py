@@ -336,6 +336,9 @@ class GradientReduction(Door):
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the states of ``ranks`` ranks, see `Door.take_over`. Collective."""
         self._wait()
+        # Gradients of a pass before are reduced by the state that is loaded
+        self._pass.abandon()
+        self._begun = 0
         super().take_over(states, ranks)
         self.bucketing.rebuild()  # the states may be of other vectors
 

@@ -38,6 +38,9 @@ KNOWN: dict[str, list[Program]] = {
         # Changes that begin when reductions begin early
         Program((*STEADY, NONE, WHOLE, Call("clip", 0.05), STEP, *END), 3),
         Program((*STEADY, NONE, WHOLE, Call("change", "data"), STEP, *END), 3),
+        Program(
+            (*STEADY, NONE, WHOLE, Call("reload"), STEP, *END), 3, "adam", density=0.1
+        ),  # when reductions have begun
         Program(LOOPS["plain"], 3, "super"),  # a step that calls super
         Program((*OVERFLOW, ZEROS, STEP, UPDATE, *END), 1, "decay", scaled=True),
         Program(  # parameters came when other ranks had begun
