@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sparse_mpi.arrays import describe
 WHOLE = "load what state_dict() returned, whole"
 RANGE = "range"  # the key of a field's `Range` in its metadata
 TYPES = {"f": (np.float32, np.float64), "i": (np.int32, np.int64)}  # arrays of a state, by kind
-KINDS: Mapping[Any, str] = {bool: "True or False", int: "a whole number", float: "a number"}
+KINDS: Mapping[type, str] = {bool: "True or False", int: "a whole number", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Range:
             pairs = enumerate(zip(value, like, strict=True))
             return [self.checked(f"{where}[{number}]", *pair, bounds) for number, pair in pairs]
         value = value.item() if isinstance(value, np.generic) else value
-        kind: Any = type(like) if type(like) in KINDS else int  # a number still on a device, as `Later`
+        kind = type(like) if type(like) in KINDS else int  # a number still on a device, as `Later`
         if type(value) is not kind and (kind, type(value)) != (float, int):
             raise TypeError(f"{where} must be {KINDS[kind]}, got {shown(value)}; {WHOLE}")
         self._check_numbers(where, [value], bounds)
-        return kind(value)
+        return float(value) if kind is float else value
 
     def check_array(self, where: str, value: Any, kind: str, bounds: Mapping[str, int]) -> None:
         wanted = sorted({bounds[name] for name in self.lengths})
@@ -60,7 +60,7 @@ class Range:
         if self.rising and not (value[1:] > value[:-1]).all():
             raise ValueError(f"{where} must ascend, got {value.tolist()[:8]}; {WHOLE}")
 
-    def _check_numbers(self, where: str, values: list[Any], bounds: Mapping[str, int]) -> None:
+    def _check_numbers(self, where: str, values: list[float], bounds: Mapping[str, int]) -> None:
         if not self.interval:
             return
         low, high = (_end(name, bounds) for name in self.interval[1:-1].split(", "))
@@ -76,9 +76,9 @@ ANY = Range()
 
 def ranged(
     interval: str = "",
-    default: Any = MISSING,
+    default: object = MISSING,
     *,
-    make: Callable[[], Any] | None = None,
+    make: Callable[[], object] | None = None,
     lengths: tuple[str, ...] = (),
     rising: bool = False,
     replicated: bool = False,
@@ -88,7 +88,7 @@ def ranged(
     return field(default=default, metadata=metadata) if make is None else field(default_factory=make, metadata=metadata)
 
 
-def range_of(one: Any) -> Range:
+def range_of(one: Field[object]) -> Range:
     """Return the `Range` of a dataclass's field; of one that declares none, `ANY`."""
     found: Range = one.metadata.get(RANGE, ANY)
     return found
@@ -107,7 +107,7 @@ def bounds_of(size: int, ranks: int, dtype: str | None) -> dict[str, int]:
     }
 
 
-def replicated(state: Any, where: str, without: str = "", whole: bool = False) -> Iterator[tuple[str, Any]]:
+def replicated(state: object, where: str, without: str = "", whole: bool = False) -> Iterator[tuple[str, object]]:
     """Yield path and value of each leaf of ``state`` that is replicated, but for fields called ``without``.
 
     If it is replicated as a ``whole``, of all leaves.

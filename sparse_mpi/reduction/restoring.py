@@ -20,7 +20,7 @@ INNER = "inner"  # the field of a `TwoLevelState` that has the lane's state
 LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of leaves without a range
 
 
-class Place(NamedTuple):
+class Surroundings(NamedTuple):
     """Where a state is: the algorithm that it is of, the vector and the ranks, and the dtype of acc or None."""
 
     algorithm: Algorithm
@@ -29,20 +29,20 @@ class Place(NamedTuple):
     dtype: str | None
     segment: Layout | None = None  # of a lane's vector
 
-    def part(self, number: int) -> Place:
+    def part(self, number: int) -> Surroundings:
         if number >= len(self.algorithm.parts):  # a tuple of another algorithm
             return self
         part: Any = self.algorithm.parts[number]
         return self._replace(algorithm=part.algorithm, layout=part.cut(self.layout, 1)[0])
 
-    def lane(self, start: int, stop: int, members: np.ndarray) -> Place:
+    def lane(self, start: int, stop: int, members: np.ndarray) -> Surroundings:
         if stop <= start:
             return self
         segment = Layout.of(stop - start)
         return self._replace(layout=segment, ranks=max(len(members), 1), segment=segment)
 
 
-def restore(template: Any, saved: Any, where: str, at: Place, declared: Range = ANY) -> Any:
+def restore(template: Any, saved: Any, where: str, at: Surroundings, declared: Range = ANY) -> Any:
     """Invert ``asdict``: return a state of ``template``'s type that shares no array; errors call it ``where``."""
     # Parts, for example of a hybrid algorithm, one by one
     if isinstance(template, tuple) and any(map(is_dataclass, template)):
@@ -74,11 +74,11 @@ def restore(template: Any, saved: Any, where: str, at: Place, declared: Range = 
     return type(template)(**made)
 
 
-def freeze(tree: Any) -> Any:
+def freeze(tree: object) -> object:
     return tuple(map(freeze, tree)) if isinstance(tree, (list, tuple)) else tree
 
 
-def lane_of(state: Any) -> tuple[int, int]:
+def lane_of(state: object) -> tuple[int, int]:
     """Return a checksum of what the members of this rank's lane have in common in ``state``, and their number."""
     pieces: tuple[object, ...] = getattr(state, "pieces", (state,))
     inside = [part for part in pieces if isinstance(part, TwoLevelState)]
@@ -98,7 +98,7 @@ def check_lanes(rows: np.ndarray) -> None:
             )
 
 
-def facts(state: Any, beside: Mapping[str, object]) -> dict[str, str]:
+def facts(state: object, beside: Mapping[str, object]) -> dict[str, str]:
     """Return a text of each part of ``state`` and of what is ``beside`` it that all ranks have alike, by name."""
     found = {f"[{name!r}]": value for name, value in beside.items()} | dict(replicated(state, "['state']", INNER))
     return {f"state{path}": fact(value) for path, value in found.items()}

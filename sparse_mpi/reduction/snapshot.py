@@ -21,7 +21,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction.engine import Engine
 from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, equal, sealed
-from sparse_mpi.reduction.restoring import Place, check_fields, check_lanes, facts, lane_of, restore
+from sparse_mpi.reduction.restoring import Surroundings, check_fields, check_lanes, facts, lane_of, restore
 from sparse_mpi.reduction.second_moment import LISTS
 from sparse_mpi.states import shown
 
@@ -66,8 +66,8 @@ class Snapshot:
             # Ranks that were placed otherwise had the same residuals, and another state, which begins anew
             there = self._is_there(state)
             empty = engine.exchange.instrumented.init(engine.layout, engine.settings.k, engine.comm.size)
-            place = Place(engine.exchange.placed, engine.layout, engine.comm.size, state.get(DTYPE))
-            restored = restore(empty, state.get("state"), "state['state']", place) if there else None
+            at = Surroundings(engine.exchange.placed, engine.layout, engine.comm.size, state.get(DTYPE))
+            restored = restore(empty, state.get("state"), "state['state']", at) if there else None
             remembered = {name: state[name] for name in whole_state(engine.feedback)}
             agreement.words[:] = _widest(remembered), *lane_of(restored)
             say(call="load_state_dict", dtype=state.get(DTYPE), placed=there)

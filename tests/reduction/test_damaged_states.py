@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
-from functools import cache, reduce
-from operator import getitem
+from functools import cache
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from sparse_mpi.sparse import Layout
 from sparse_mpi.states import ANY, range_of
 
 from ..gradients import gradient
-from .damage import GONE, OTHERS, damaged, paths
+from .damage import GONE, OTHERS, damaged, leaf_at, paths
 
 SHAPES, SIZE = [(12, 10), (8,)], 128
 PARTS = Hybrid((Fused(ALGORITHMS["elect"](), (0,), 0.9), Fused(TopkA(Random()), (1,), 0.1)))
@@ -33,7 +32,9 @@ CASES: list[dict[str, object]] = [
     *({"algorithm": "elect", "second_moment": 0.99, "levels": levels} for levels in (1, 2)),
     {"algorithm": "oktopk", "levels": 2},
 ]
+ELECT = [*ALGORITHMS].index("elect")
 NUMBERS = -5, 0, 1, 2, 7, 1000, 2**31 - 1, 2**31, 2**63, 10**30, 10**5000, 0.5, 1e300, np.nan, np.inf, True
+ELEMENTS = {"i": (-5, 0, 1000, 2**31 - 1), "f": (-1, 0, 1e-30, 1e30, np.nan, np.inf)}  # of arrays
 # Where no key says what is wrong, the state of a lane does: its arrays do not fit into another segment
 OF_LANE = {"start", "stop", "members", "inner"}
 MORE = [pytest.param(block, marks=pytest.mark.full("3,000 with the others")) for block in range(1, 60)]
@@ -58,18 +59,18 @@ def saved(ranks=2, case=None, steps=3):
 
 def changed(draw, value):
     """Return what comes in the place of a leaf: another kind of thing, or another one of its kind, or `GONE`."""
-    number = NUMBERS[draw.integers(len(NUMBERS))]
     if draw.random() < 0.2:
         return [*OTHERS, GONE][draw.integers(len(OTHERS) + 1)]
     if not isinstance(value, np.ndarray):
-        return value + 1 if draw.random() < 0.3 and isinstance(value, (int, float)) else number
+        near = isinstance(value, (int, float)) and draw.random() < 0.3
+        return value + 1 if near else NUMBERS[draw.integers(len(NUMBERS))]
     if not len(value) or draw.random() < 0.2:
         return [value[:-1], np.append(value, value[:1]), value.astype("f8"), value[::-1]][draw.integers(4)]
     other = value.copy()
     if draw.random() < 0.5:
         other.view(np.uint8)[draw.integers(other.nbytes)] ^= 1 << draw.integers(8)
-    elif abs(number) < 2**31 or np.isinf(number) * other.dtype.kind == "f":
-        other[draw.integers(len(other))] = number
+    else:
+        other[draw.integers(len(other))] = draw.choice(ELEMENTS[other.dtype.kind])
     return other
 
 
@@ -83,8 +84,8 @@ def mutation(seed):
     for rank in range(ranks) if draw.random() < 0.3 else [int(draw.integers(ranks))]:
         source = saved(ranks, case, 3)[rank] if way == "step" else saved(ranks, case, 5)[(rank + 1) % ranks]
         try:
-            other = reduce(getitem, path, source)  # a leaf of another state
-            other = changed(np.random.default_rng(seed), reduce(getitem, path, states[rank])) if way == "new" else other
+            other = leaf_at(source, path)  # a leaf of another state
+            other = changed(np.random.default_rng(seed), leaf_at(states[rank], path)) if way == "new" else other
         except (KeyError, IndexError):  # which has none
             continue
         states[rank] = damaged(states[rank], (path, other))
@@ -144,9 +145,10 @@ def test_a_state_of_release_0_4_has_no_checksums_and_ranges_all_the_same():
         assert made.residual.any()
 
     World(2).run(run)
-    bad = [deepcopy(state) for state in saved()]
-    bad[1]["state"]["near"] = np.array([2**31 - 1], bad[1]["state"]["near"].dtype)
-    assert_refused([of_0_4(sealed(state)) for state in bad], r"\['near'\] must be in \[0, 64\), got 2147483647")
+    states = [deepcopy(state) for state in saved(case=ELECT)]
+    states[1]["state"]["near"] = np.array([2**31 - 1], np.int32)
+    match = r"\['near'\] must be in \[0, 64\), got 2147483647"
+    assert_refused([of_0_4(sealed(state)) for state in states], match, **CASES[ELECT])
 
 
 def assert_refused(states, match, **options):
