@@ -14,7 +14,7 @@ from sparse_mpi.states import shown
 
 FORM = "form"  # the key that `sealed` adds
 NOTHING = "nothing"
-CHECKED = " of crc32 "  # stands before the checksum of a number, a text or an array
+CHECKED = ": "  # stands before a number, or the checksum of a text or an array
 EARLIER = "if sparse_mpi 0.3 wrote it, load and save it once with sparse_mpi 0.4"
 
 
@@ -84,11 +84,11 @@ def _kind(node: object) -> str:
 
 
 def checksum(node: object) -> str:
-    """Return the checksum of an array, a number or a text, the same after any way of saving; ``""`` for others."""
+    """Return a number as a text, the checksum of a text or an array, the same however it is saved; ``""`` for others."""
     node = node.item() if isinstance(node, np.generic) else node
-    if isinstance(node, int):
-        return f"{CHECKED}{crc32(f'{node:x}'.encode()):08x}"
-    if isinstance(node, (float, str)):
-        return f"{CHECKED}{crc32(repr(node).encode()):08x}"
-    data = bytes_of(node)
-    return "" if data is None else f"{CHECKED}{crc32(data):08x}"
+    if isinstance(node, float) or (isinstance(node, int) and node.bit_length() <= 64):
+        return f"{CHECKED}{node!r}"
+    if isinstance(node, int):  # as a text it might be too long
+        return f"{CHECKED}crc32 {crc32(hex(node).encode()):08x}"
+    data = node.encode(errors="surrogatepass") if isinstance(node, str) else bytes_of(node)
+    return "" if data is None else f"{CHECKED}crc32 {crc32(data):08x}"
