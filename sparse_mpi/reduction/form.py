@@ -84,7 +84,7 @@ def _kind(node: object) -> str:
 
 
 def checksum(node: object) -> str:
-    """Return a number as a text, the checksum of a text or an array, the same however it is saved; ``""`` for others."""
+    """Return a number as a text, or the checksum of a text or an array, however it is saved; ``""`` for others."""
     node = node.item() if isinstance(node, np.generic) else node
     if isinstance(node, float) or (isinstance(node, int) and node.bit_length() <= 64):
         return f"{CHECKED}{node!r}"
