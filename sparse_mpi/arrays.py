@@ -325,6 +325,16 @@ def as_tensors(state: Any) -> Any:
     return state.item() if isinstance(state, np.generic) else state
 
 
+def bytes_of(x: Any) -> memoryview | None:
+    """Return the bytes of an array or a tensor, in C order and host memory; None for anything else."""
+    if _is_torch(x):
+        torch = sys.modules["torch"]
+        return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    if not isinstance(x, np.ndarray) or x.dtype.hasobject:
+        return None
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
+
+
 def as_arrays(state: Any) -> Any:
     """Return a nested state with NumPy arrays in place of torch tensors: the inverse of `as_tensors`."""
     if isinstance(state, Mapping):

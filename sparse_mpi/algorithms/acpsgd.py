@@ -28,14 +28,14 @@ class ACPSGD(LowRank):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, LowRankState]:
-        parts, left = parts_of(layout, self.rank), not state.left
+        parts = parts_of(layout, self.rank)
         # Without any matrix worth compressing, this is a dense allreduce.
         if not parts.groups:
             return Reduction(comm.allreduce(acc), acc), state
         with np.errstate(over="ignore", invalid="ignore"):
             # Orthogonalise the sum of the last step: it is the basis of this one.
-            last = parts.factors(state.factors_like(acc), state.left)
-            bases = [orthonormal(factors, state.left) for factors in last]
+            last, were_left = self.last_factors(state, layout, acc)
+            bases, left = [orthonormal(factors, were_left) for factors in last], not were_left
             # Project this rank's matrices on the basis, and add the factors of all ranks up.
             mine = parts.project(acc, bases, left, dense=True)
             summed = comm.allreduce(mine)

@@ -27,6 +27,7 @@ from sparse_mpi.arrays import Array, bits_type, magnitude_bits, mantissa_bits, n
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.sparse import SparseVector, all_at_least, reaching, take
+from sparse_mpi.states import ranged
 
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 
@@ -135,9 +136,10 @@ class ThresholdPredictor:
     It computes in integers, so that every processor predicts the same threshold.
     """
 
-    bits: int = 0  # the prediction, as magnitude bits
-    trend: int = 0  # change of the threshold, in bits a step
-    spacing: int = 0  # bits from one candidate threshold to the next: about 0.07k entries; 0 before the first step
+    bits: int = ranged("[0, many)", 0)  # the prediction, as magnitude bits
+    trend: int = ranged("(-bits, bits)", 0)  # change of the threshold, in bits a step
+    # bits from one candidate threshold to the next: about 0.07k entries; 0 before the first step
+    spacing: int = ranged("[0, bits)", 0)
 
     def candidates(self, number: int, lowest: int, top: int) -> list[int]:
         """Return up to ``number`` candidate thresholds below ``top``, half of them below the prediction."""

@@ -23,6 +23,7 @@ from sparse_mpi.algorithms.base import Algorithm, Traits
 from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.checks import check_whole
 from sparse_mpi.sparse import Layout
+from sparse_mpi.states import ranged
 
 
 class SameShape(NamedTuple):
@@ -133,11 +134,9 @@ def drawn(group: SameShape, number: int, left: bool, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LowRankState:
-    factors: Array  # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
-    left: bool = False  # whether they are left ones
-
-    def factors_like(self, acc: Array) -> Array:
-        return like(self.factors, acc).astype(acc.dtype, copy=False)
+    # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
+    factors: Array = ranged("(-inf, inf)", replicated=True)
+    left: bool = ranged(default=False, replicated=True)  # whether they are left ones
 
 
 @dataclass(frozen=True)
@@ -167,6 +166,13 @@ class LowRank(Algorithm):
         groups = parts_of(layout, self.rank).groups
         starts = [drawn(group, number, False, self.seed).ravel() for number, group in enumerate(groups)]
         return LowRankState(np.concatenate([np.empty(0), *starts]))
+
+    def last_factors(self, state: LowRankState, layout: Layout, acc: Array) -> tuple[list[Array], bool]:
+        """Return the factors of ``state``, those of the start if these do not fit; and whether they are left ones."""
+        parts = parts_of(layout, self.rank)
+        if len(state.factors) != parts.factors_size(state.left):
+            state = self.init(layout, 1, 1)
+        return parts.factors(like(state.factors, acc).astype(acc.dtype, copy=False), state.left), state.left
 
     def next_state(self, layout: Layout, message: Array, left: bool) -> LowRankState:
         # Find the columns (of right factors: rows) without direction, zero or not finite, by their largest element:

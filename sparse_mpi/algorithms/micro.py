@@ -30,14 +30,16 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import Layout, SparseVector, at_least, concatenate, merge, truncate
+from sparse_mpi.states import ranged
 
 GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitudes of gradients are about as steep
 
 
 @dataclass(frozen=True)
 class MiCROState:
-    threshold: int = 0  # magnitude bits; 0 before the first step, and as long as all is zero
-    turn: int = 0  # the rank that has the first block
+    # magnitude bits; 0 before the first step, and as long as all is zero
+    threshold: int = ranged("[0, bits)", 0, replicated=True)
+    turn: int = ranged("[0, P)", 0, replicated=True)  # the rank that has the first block
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import fewest_selected, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, regions_of, subtract, where
+from sparse_mpi.states import ranged
 from sparse_mpi.wire import Coo, SizeBound, Wire
 
 
@@ -55,10 +56,11 @@ class OkTopkState:
     """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
-    threshold: Any  # the state of the rule that finds the global threshold
-    boundaries: np.ndarray  # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
-    age: int = 0  # steps since the boundaries were drawn
-    stale: bool = True  # whether the next step must redraw them
+    threshold: Any = ranged(replicated=True)  # the state of the rule that finds the global threshold
+    # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
+    boundaries: np.ndarray = ranged("[0, n]", lengths=("P + 1",), replicated=True)
+    age: int = ranged("[0, many)", 0, replicated=True)  # steps since the boundaries were drawn
+    stale: bool = ranged(default=True, replicated=True)  # whether the next step must redraw them
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class OkTopk(Algorithm):
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
         boundaries, age = state.boundaries, state.age + 1
-        if state.stale or age > self.period:
+        if state.stale or age > self.period or (boundaries[0], boundaries[-1]) != (0, n):
             boundaries, age = draw_regions(selected, k, comm), 1
 
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.

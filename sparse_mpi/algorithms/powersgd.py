@@ -10,7 +10,7 @@ sent_i = P Q_i^T. The first allreduce carries the dense tensors too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class PowerSGD(LowRank):
         dense = parts.factors_size(left=True)  # where dense elements start in the first message
         with np.errstate(over="ignore", invalid="ignore"):
             # Multiply by the last step's right factors; the left factors are added up with the dense elements.
-            rights = parts.factors(state.factors_like(acc), left=False)
+            rights, _ = self.last_factors(replace(state, left=False), layout, acc)
             mine = parts.project(acc, rights, left=True, dense=True)
             summed = comm.allreduce(mine)
             # Orthogonalise the sum, and project this rank's matrices on it; the right factors are added up.

@@ -31,6 +31,7 @@ from sparse_mpi.select.base import NOT_ZERO, accumulate, most_selected
 from sparse_mpi.select.exact import largest
 from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.sparse import Layout, SparseVector, all_at_least, take
+from sparse_mpi.states import ranged
 
 A = TypeVar("A", bound=Algorithm)
 FEWEST = Fraction(2, 3)  # times k: a stale threshold that fewer entries reach is lowered
@@ -87,9 +88,9 @@ def _bits_of(magnitudes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class StaleState:
-    bits: int = 0  # magnitude bits of the threshold
-    age: int = 0  # steps since it was exact
-    k: int = 0  # the number of entries for which it was exact
+    bits: int = ranged("[0, bits)", 0)  # magnitude bits of the threshold
+    age: int = ranged("[0, many)", 0)  # steps since it was exact
+    k: int = ranged("[0, n]", 0)  # the number of entries for which it was exact
 
 
 @dataclass(frozen=True)

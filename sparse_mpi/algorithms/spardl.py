@@ -53,6 +53,7 @@ from sparse_mpi.sparse import (
     truncate,
     where,
 )
+from sparse_mpi.states import ranged
 from sparse_mpi.wire import Coo, SizeBound, Wire
 
 PRUNES = ("threshold", "block")
@@ -66,8 +67,9 @@ class SparDLState:
     """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
-    threshold: int = 0  # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
-    turn: int = 0  # the rank that owns the first block
+    # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
+    threshold: int = ranged("[0, bits)", 0, replicated=True)
+    turn: int = ranged("[0, P)", 0, replicated=True)  # the rank that owns the first block
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from sparse_mpi.comm.base import host_leader, hosts_of, rounds
 from sparse_mpi.comm.null import NullComm
 from sparse_mpi.select.base import NOT_ZERO
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries
+from sparse_mpi.states import ranged
 
 LOGGER = logging.getLogger("sparse_mpi")
 ALONE = 1  # ranks of a node, where each is one by itself
@@ -44,10 +45,11 @@ class TwoLevelState:
     """State carried between steps. Unused on ranks without a segment."""
 
     inner: Any  # the lane's state
-    threshold: ThresholdPredictor = field(default_factory=ThresholdPredictor)  # the threshold by which lanes share k
-    start: int = 0  # the segment of the lane's state goes from `start`
-    stop: int = 0  # up to `stop`
-    members: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the lane's members, by rank
+    threshold: ThresholdPredictor = ranged(make=ThresholdPredictor, replicated=True)  # by which lanes share k
+    # The rest is the same on the lane's members
+    start: int = ranged("[0, n]", 0)  # the segment of the lane's state goes from `start`
+    stop: int = ranged("[0, n]", 0)  # up to `stop`
+    members: np.ndarray = ranged("[0, P)", make=lambda: np.empty(0, np.int64), rising=True)  # the lane's, by rank
 
 
 class Lanes(NamedTuple):

@@ -9,10 +9,12 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, describe, namespace, widened
+from sparse_mpi.arrays import Array, namespace, widened
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import Range
 
 E = TypeVar("E", bound="ErrorFeedback")
+VECTOR = Range(lengths=("n",))  # of arrays that a rule remembers: gradients may have any value
 
 
 @dataclass(frozen=True)
@@ -210,12 +212,7 @@ class ErrorFeedback(Feedback):
 
 def check_sizes(state: Mapping[str, Array], names: Iterable[str], size: int) -> None:
     for name in names:
-        found = state.get(name)
-        if not isinstance(found, np.ndarray) or found.shape != (size,) or found.dtype not in (np.float32, np.float64):
-            raise ValueError(
-                f"state[{name!r}] must be an array of {size} numbers, float32 or float64, got {describe(found)}; "
-                "load what state_dict() returned, whole"
-            )
+        VECTOR.check_array(f"state[{name!r}]", state.get(name), "f", {"n": size})
 
 
 def add(x: Array, addend: SparseVector | Array) -> None:

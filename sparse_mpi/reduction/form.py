@@ -1,21 +1,26 @@
-"""The form of a state: type and shape of every item, saved beside it, so that damage is detected before loading."""
+"""The form of a state: type, shape and checksum of every item, saved beside it, so that damage is detected."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
+from sparse_mpi.arrays import bytes_of
+from sparse_mpi.states import WHOLE as WHOLE
+from sparse_mpi.states import shown
+
 FORM = "form"  # the key that `sealed` adds
 NOTHING = "nothing"
-WHOLE = "load what state_dict() returned, whole"
+CHECKED = ": "  # stands before a number, or the checksum of a text or an array
 EARLIER = "if sparse_mpi 0.3 wrote it, load and save it once with sparse_mpi 0.4"
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
     """Return ``state`` with its form, by which `check_form` finds damage."""
-    return state | {FORM: dict(_nodes(state, ""))}
+    return state | {FORM: dict(_nodes(state, "", seals=True))}
 
 
 def check_form(state: Any, argument: str = "state") -> None:
@@ -27,14 +32,14 @@ def check_form(state: Any, argument: str = "state") -> None:
         )
     expected = state[FORM]
     if not isinstance(expected, Mapping) or not all(isinstance(form, str) for form in expected.values()):
-        raise TypeError(f"{argument}[{FORM!r}] must be a dict of texts, got {expected!r}; {WHOLE}")
+        raise TypeError(f"{argument}[{FORM!r}] must be a dict of texts, got {shown(expected)}; {WHOLE}")
     found = dict(_nodes(state, ""))
     # A node comes before its content, so that the error names the outermost damage
     for path, form in expected.items():
-        if found.get(path, NOTHING) != form:
-            raise ValueError(
-                f"{argument}{path} must be {form} as it was saved, got {found.get(path, NOTHING)}; {WHOLE}"
-            )
+        own = found.get(path, NOTHING)
+        # Up to 0.4 a form had no checksums
+        if form not in (own, own.partition(CHECKED)[0]):
+            raise ValueError(f"{argument}{path} must be {form} as it was saved, got {own}; {WHOLE}")
 
 
 def check_mapping(value: object, argument: str) -> None:
@@ -54,16 +59,19 @@ def equal(a: object, b: object) -> bool:
         return False
 
 
-def _nodes(node: object, path: str) -> Iterator[tuple[str, str]]:
+def _nodes(node: object, path: str, seals: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield path and form of each item of ``node``; with ``seals``, as it stands in the forms of states inside."""
     if path:
-        yield path, _kind(node)
-    if isinstance(node, Mapping):
+        yield path, f"{_kind(node)}{checksum(node)}"
+    if isinstance(node, Mapping) and seals and path and FORM in node:
+        yield from ((f"{path}{inner}", form) for inner, form in node[FORM].items())
+    elif isinstance(node, Mapping):
         for key, value in node.items():
             if key != FORM:  # which does not describe itself
-                yield from _nodes(value, f"{path}[{key!r}]")
+                yield from _nodes(value, f"{path}[{key!r}]", seals)
     elif isinstance(node, (list, tuple)):
         for number, value in enumerate(node):
-            yield from _nodes(value, f"{path}[{number}]")
+            yield from _nodes(value, f"{path}[{number}]", seals)
 
 
 def _kind(node: object) -> str:
@@ -73,3 +81,14 @@ def _kind(node: object) -> str:
         return f"{type(node).__name__} of {len(node)}"
     # Numbers of NumPy and of Python are of one kind, for saving may turn one into the other
     return type(node.item() if isinstance(node, np.generic) else node).__name__
+
+
+def checksum(node: object) -> str:
+    """Return a number as a text, or the checksum of a text or an array, however it is saved; ``""`` for others."""
+    node = node.item() if isinstance(node, np.generic) else node
+    if isinstance(node, float) or (isinstance(node, int) and node.bit_length() <= 64):
+        return f"{CHECKED}{node!r}"
+    if isinstance(node, int):  # as a text it might be too long
+        return f"{CHECKED}crc32 {crc32(hex(node).encode()):08x}"
+    data = node.encode(errors="surrogatepass") if isinstance(node, str) else bytes_of(node)
+    return "" if data is None else f"{CHECKED}crc32 {crc32(data):08x}"

@@ -18,14 +18,17 @@ import numpy as np
 from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array, like
 from sparse_mpi.comm import Comm
-from sparse_mpi.feedback.base import fitted
+from sparse_mpi.feedback.base import check_sizes, fitted
 from sparse_mpi.reduction.agreement import EVERY, Agreement
 from sparse_mpi.reduction.form import EARLIER
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import Range, bounds_of
 
 MEAN, STEPS, BETAS = "second_moment", "second_moment_steps", "second_moment_betas"  # keys in a state
 AGREEMENT = "second_moment_agreement"  # a key likewise
-LISTS = STEPS, BETAS, AGREEMENT  # of a number, or two, a tensor
+# Lists of a number, or two, a tensor, the same on all ranks
+RANGES = {STEPS: Range("[0, many)"), BETAS: Range("[0, 1)"), AGREEMENT: Range("[0, inf)")}
+LISTS = tuple(RANGES)
 UNKNOWN = [0.0, 0.0]  # an agreement
 
 
@@ -115,18 +118,14 @@ class SecondMoment:
         self.agreement.norms = np.array(state[AGREEMENT], np.float64)
 
     def check_state(self, state: dict[str, Any]) -> None:
-        size, tensors, mean = self._layout.size, len(self.steps), state.get(MEAN)
-        of_tensors: list[Any] = [state.get(key) for key in LISTS]
-        good = isinstance(mean, np.ndarray) and mean.shape == (size,) and mean.dtype.kind == "f"
-        good = good and all(isinstance(numbers, list) and len(numbers) == tensors for numbers in of_tensors)
-        good = good and all(isinstance(pair, list) and len(pair) == 2 for pair in of_tensors[2])
-        good = good and all(isinstance(x, float) and 0 <= x < np.inf for pair in of_tensors[2] for x in pair)
-        if not good or min(map(min, of_tensors[:2])) < 0 or max(of_tensors[1]) >= 1:
+        if missing := [key for key in (MEAN, *LISTS) if key not in state]:
             raise ValueError(
-                f"state must have {MEAN!r}, {size} numbers, and {', '.join(LISTS)} of {tensors} tensors, got "
-                f"{arrays.describe(mean)}, {', '.join(map(repr, of_tensors))}; save it from a reducer with a second "
-                f"moment, or load it into one without; {EARLIER}"
+                f"state must have {missing[0]!r}, got none; save it from a reducer with a second moment, or load it "
+                f"into one without; {EARLIER}"
             )
+        check_sizes(state, [MEAN], self._layout.size)
+        for key, own in zip(LISTS, (self.steps, self.betas, self.agreement.norms.tolist()), strict=True):
+            RANGES[key].checked(f"state[{key!r}]", state[key], own, bounds_of(0, 1, None))
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
         """Load the mean of the states of ``ranks`` ranks, of which this rank has ``states``. Collective."""

@@ -14,21 +14,20 @@ import numpy as np
 
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm
-from sparse_mpi.algorithms.two_level import TwoLevelState
 from sparse_mpi.arrays import Array, as_arrays, to_host
-from sparse_mpi.checks import check_choice, check_whole
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback.base import check_sizes, whole_state
-from sparse_mpi.kernels.base import Later
 from sparse_mpi.reduction.engine import Engine
-from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, check_mapping, equal, sealed
-from sparse_mpi.sparse import Layout
+from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, equal, sealed
+from sparse_mpi.reduction.restoring import Surroundings, check_fields, check_lanes, facts, lane_of, restore
+from sparse_mpi.reduction.second_moment import LISTS
+from sparse_mpi.states import shown
 
 VERSION = 3  # of the schema, since release 0.3
 PLACED = "placed"  # how the algorithm ran on the ranks, if in two levels
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
-LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of a state's leaves
 
 
 class Snapshot:
@@ -57,21 +56,26 @@ class Snapshot:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the result of `taken`, on the same rank of the same number of ranks. Collective."""
         engine = self._engine
-        # Each rank tells in one word how many bytes the numbers have that it is about to load
-        agreement = same_on_all_ranks(engine.comm, 1)
+        # Each rank tells how many bytes the numbers have that it is about to load, and of which lane its state is
+        agreement = same_on_all_ranks(engine.comm, 3)
         with agreement as say:
             state = as_arrays(state)
             # Check everything before anything is loaded, for afterwards no rank may fail alone
+            check_form(state)
             self._check(state)
             # Ranks that were placed otherwise had the same residuals, and another state, which begins anew
             there = self._is_there(state)
             empty = engine.exchange.instrumented.init(engine.layout, engine.settings.k, engine.comm.size)
-            restored = restore(empty, state.get("state"), "state['state']") if there else None
+            at = Surroundings(engine.exchange.placed, engine.layout, engine.comm.size, state.get(DTYPE))
+            restored = restore(empty, state.get("state"), "state['state']", at) if there else None
             remembered = {name: state[name] for name in whole_state(engine.feedback)}
-            agreement.words[0] = _widest(remembered)
+            agreement.words[:] = _widest(remembered), *lane_of(restored)
             say(call="load_state_dict", dtype=state.get(DTYPE), placed=there)
+            alike = [*engine.feedback.state(replicated=True), *(LISTS if engine.second_moment is not None else ())]
+            say(**facts(restored, {name: state[name] for name in alike}))
+        check_lanes(agreement.rows[:, 1:])
         # All ranks take the widest type that any has, because acc must be of one type
-        dtype = np.dtype(f"f{agreement.rows.max()}")
+        dtype = np.dtype(f"f{agreement.rows[:, 0].max()}")
         # Where a state does not tell the type of acc, it is that of the feedback rule's arrays
         engine.exchange.dtype = np.dtype(state.get(DTYPE) or dtype)
         if there:
@@ -116,20 +120,22 @@ class Snapshot:
         if not equal([state.get("rank") for state in states], expected):
             raise ValueError(
                 f"states must be those of ranks {expected} of {ranks}, got those of "
-                f"{[state.get('rank') for state in states]}; deal them out as sparse_mpi.checkpoint.load does"
+                f"{shown([state.get('rank') for state in states])}; deal them out as sparse_mpi.checkpoint.load does"
             )
         for state in states:
             self._check(state, rank=state["rank"], ranks=ranks)
         return states
 
-    def _check(self, state: Any, **where: Any) -> None:
-        check_form(state)
+    def _check(self, state: dict[str, Any], **where: Any) -> None:
+        """Raise unless ``state``, of the form that it was saved in, is of this engine."""
         if not equal(version := state.get("version"), VERSION):
-            raise ValueError(f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of")
+            raise ValueError(
+                f"state['version'] must be {VERSION}, got {shown(version)}; load it with the release it is of"
+            )
         for key, expected in (self._identity() | where).items():
             if not equal(saved := state.get(key), expected):
                 raise ValueError(
-                    f"state[{key!r}] must be {expected!r}, got {saved!r}; load it into a reducer made with the "
+                    f"state[{key!r}] must be {expected!r}, got {shown(saved)}; load it into a reducer made with the "
                     f"arguments it was saved from; {EARLIER}"
                 )
         check_sizes(state, whole_state(self._engine.feedback), self._engine.layout.size)
@@ -137,8 +143,8 @@ class Snapshot:
             self._engine.second_moment.check_state(state)
         if self._is_there(state):
             check_fields(self._engine.exchange.state, state.get("state"), "state['state']")
-        if state.get(DTYPE) is not None:
-            check_choice(f"state[{DTYPE!r}]", state[DTYPE], ("float32", "float64"))
+        if not any(equal(dtype := state.get(DTYPE), known) for known in (None, "float32", "float64")):
+            raise ValueError(f"state[{DTYPE!r}] must be float32, float64 or None, got {shown(dtype)}; {WHOLE}")
 
     def _load(self, owed: dict[str, Any]) -> None:
         """Restore the arrays of the feedback rule, after all work on them and before all later work."""
@@ -199,40 +205,6 @@ def synchronize(state: object) -> None:
 def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of a state as a dict with all arrays on the host: a ``dict_factory`` for ``asdict``."""
     return {name: to_host(value) for name, value in items}
-
-
-def restore(template: Any, saved: Any, where: str, segment: Layout | None = None) -> Any:
-    """Invert ``asdict``: return a state of ``template``'s type that shares no array; errors call it ``where``."""
-    # Parts, for example of a hybrid algorithm, one by one
-    if isinstance(template, tuple) and any(map(is_dataclass, template)):
-        check_list(saved, where)
-        if len(saved) != len(template):
-            raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
-        pairs = enumerate(zip(template, saved, strict=True))
-        return tuple(restore(was, part, f"{where}[{number}]", segment) for number, (was, part) in pairs)
-    # A leaf must be of the kind that it replaces; its value may be any
-    if not is_dataclass(template) or isinstance(template, type):
-        if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
-            raise TypeError(f"{where} must be like {template!r}, got {saved!r}; {WHOLE}")
-        return saved.copy() if isinstance(saved, np.ndarray) else saved
-    # A state, field by field
-    check_fields(template, saved, where)
-    if isinstance(template, TwoLevelState):  # the inner algorithm is of this rank's segment
-        start, stop = (restore(0, saved[bound], f"{where}[{bound!r}]") for bound in ("start", "stop"))
-        segment = Layout.of(stop - start) if stop > start else None
-    parts = {name: (getattr(template, name), saved[name], f"{where}[{name!r}]") for name in saved}
-    made = {name: restore(*part, segment) for name, part in parts.items()}
-    if isinstance(template, Layout) and Layout.of(made["shapes"]) != (segment or template):  # kernels would write by it
-        raise ValueError(f"{where} must be {segment or template}, got {made['shapes']}; {WHOLE}")
-    return type(template)(**made)
-
-
-def check_fields(template: Any, saved: Any, where: str) -> None:
-    """Raise TypeError or ValueError unless ``saved`` has the fields of the state ``template``, and no others."""
-    check_mapping(saved, where)
-    names = [field.name for field in fields(template)]
-    if {*saved} != {*names}:
-        raise ValueError(f"{where} must have {', '.join(names)}, got {', '.join(map(str, saved))}; {WHOLE}; {EARLIER}")
 
 
 def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:

@@ -15,12 +15,13 @@ from sparse_mpi.rows import Pattern, dense_tensors, quotas
 from sparse_mpi.select.alldim import AllDim, select_rows
 from sparse_mpi.select.base import accumulate
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import ranged
 
 
 @dataclass(frozen=True)
 class InterleavedState:
     layout: Layout
-    step: int = 0  # selections made
+    step: int = ranged("[0, many)", 0, replicated=True)  # selections made
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from sparse_mpi.arrays import Array, index_dtype, like
 from sparse_mpi.checks import check_whole
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import ranged
 
 
 @dataclass(frozen=True)
 class Drawn:
     """The state of a selector that draws random positions: how many times it has drawn."""
 
-    step: int = 0  # draws made so far
+    step: int = ranged("[0, many)", 0, replicated=True)  # draws made so far
 
     def next(self) -> Drawn:
         return Drawn(self.step + 1)

@@ -27,6 +27,7 @@ from sparse_mpi.kernels.base import Moments
 from sparse_mpi.select.base import Selector, accumulate
 from sparse_mpi.select.estimate import attempt, bits_of, settle
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import ranged
 
 TOLERANCE = 0.2  # by which the mean count over k may differ from 1 before the number of stages changes
 
@@ -72,9 +73,9 @@ def gamma(sample: Sample, ratio: float) -> float:
 class SIDCoState:
     """The number of stages, and the record of counts by which it is changed."""
 
-    stages: int = 1
-    calls: int = 0  # selections since the number of stages was last reviewed
-    observed: float = 0.0  # sum over these of the count that the estimate reached, over k
+    stages: int = ranged("[1, 64]", 1)
+    calls: int = ranged("[0, many)", 0)  # selections since the number of stages was last reviewed
+    observed: float = ranged("[0, inf)", 0.0)  # sum over these of the count that the estimate reached, over k
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from sparse_mpi.kernels.base import Later, Number
 from sparse_mpi.select.base import NOT_ZERO, Selector
 from sparse_mpi.select.exact import largest
 from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate_least
+from sparse_mpi.states import ranged
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
 CHANCE = 1 / 4  # over the root of k: insignificant growth of a k-th magnitude
@@ -28,9 +29,10 @@ CHANCE = 1 / 4  # over the root of k: insignificant growth of a k-th magnitude
 
 @dataclass(frozen=True)
 class ThresholdState:
-    threshold: Number = 0  # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
-    margin: float = 1 / 16  # octaves that it lies below the k-th magnitude that is expected
-    kth: Number = 0  # magnitude bits of the last k-th magnitude
+    # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
+    threshold: Number = ranged("[0, bits)", 0)
+    margin: float = ranged(f"[{MIN_MARGIN_OCTAVES}, {MAX_MARGIN_OCTAVES}]", 1 / 16)  # octaves below the expected `kth`
+    kth: Number = ranged("[0, bits)", 0)  # magnitude bits of the last k-th magnitude
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from sparse_mpi.checkpoint import CheckpointError, latest, load, save
 from sparse_mpi.checkpoint.manifest import MANIFEST, read
 from sparse_mpi.checkpoint.trees import dump_tree, load_tree
 from sparse_mpi.comm import NullComm
+from sparse_mpi.reduction.form import sealed
 from sparse_mpi.testing.steps import same_bytes
 
 from ..reduction.rules import KINDS
@@ -66,12 +67,12 @@ def test_a_resumed_run_goes_on_to_the_same_bits(ranks, name, kind, tmp_path):
 def test_what_cannot_be_taken_over_is_refused():
     comm = NullComm()
     state = reducer_of(comm, "topka").state_dict()
-    pair = [state | {"ranks": 2}, state | {"ranks": 2, "rank": 1}]
+    pair = [sealed(state | {"ranks": 2}), sealed(state | {"ranks": 2, "rank": 1})]
     for states, ranks, message in (
         (pair[:1], 2, r"states must be those of ranks \[0, 1\] of 2, got those of \[0\]"),
         (pair[::-1], 2, r"must be those of ranks \[0, 1\]"),
-        ([pair[0], pair[1] | {"k": 5}], 2, r"state\['k'\] must be 12, got 5"),
-        ([pair[0], pair[1] | {"algorithm": {"kind": "Dense"}}], 2, r"\['algorithm'\].* must be"),
+        ([pair[0], sealed(pair[1] | {"k": 5})], 2, r"state\['k'\] must be 12, got 5"),
+        ([pair[0], sealed(pair[1] | {"algorithm": {"kind": "Dense"}})], 2, r"\['algorithm'\].* must be"),
         ([pair[0], pair[1] | {"algorithm": "Dense()"}], 2, r"states\[1\]\['algorithm'\] must be dict as"),
         ([pair[0], pair[1] | {"residual": np.zeros(3)}], 2, r"states\[1\]\['residual'\] must be float32 \(202,\)"),
     ):

@@ -20,7 +20,7 @@ from .test_layers import LIBRARY, PACKAGE, imports, room
 
 PROGRAM = "your program"
 CALLED = ("ddp", "optim", "fsdp", "training", "reduction", "collectives", "checkpoint")  # by it
-LEFT_OUT = ("__main__", "checks", "testing")  # the start of the command line, what all need, and tests
+LEFT_OUT = ("__main__", "checks", "states", "testing")  # the start of the command line, what all need, and tests
 
 
 class Box(NamedTuple):

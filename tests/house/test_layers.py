@@ -23,6 +23,7 @@ SHAPELESS = {"utils", "util", "helpers", "helper", "common", "misc"}
 LAYERS = """
     arrays  checks
     kernels
+    states
     sparse
     rows
     wire  select  feedback

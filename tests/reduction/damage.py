@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from functools import reduce
+from operator import getitem
 
 import numpy as np
 
@@ -24,12 +26,26 @@ def paths(tree, at=()):
         yield from paths(value, (*at, key))
 
 
+def leaf_at(tree, path):
+    return reduce(getitem, path, tree)
+
+
+def bumped(leaf):
+    """Yield another value of the same kind for a number, an array or a tensor."""
+    if isinstance(leaf, (int, float)):
+        yield leaf + 1
+    elif hasattr(leaf, "dtype") and leaf.shape and leaf.shape[0]:
+        other = copy.deepcopy(leaf)
+        other[0] += 1
+        yield other
+
+
 def damages(state):
     """Yield the name of the key that is damaged, and the damage: a path with what comes there, or `GONE`."""
     yield "state", ((), {})
     for path in paths(state):
         named = str(next(key for key in reversed(path) if isinstance(key, str)))
-        yield from ((named, (path, other)) for other in OTHERS)
+        yield from ((named, (path, other)) for other in (*OTHERS, *bumped(leaf_at(state, path))))
         yield named, (path, GONE)
 
 

@@ -16,7 +16,7 @@ of 5 % of the energy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf, isqrt
 from typing import Any
@@ -49,6 +49,7 @@ from sparse_mpi.select import Selector
 from sparse_mpi.select.base import NOT_ZERO, most_selected
 from sparse_mpi.select.threshold import Threshold
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, regions_of, take, truncate
+from sparse_mpi.states import ranged
 from sparse_mpi.wire import BitPacked, Int8, Wire
 from sparse_mpi.wire.codecs import Log4
 from sparse_mpi.wire.packed import (
@@ -80,16 +81,17 @@ class ElectState:
     """State between steps. `selection` and the sums of votes differ between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
-    threshold: Any  # the state of the rule that finds the global threshold
-    k: int = 0  # entries wanted in the last step; 0 before the first
-    votes: float = 0.0  # the candidates for a rank's votes, as a share of k
-    turn: int = 0  # the place of rank 0 where ranks divide entries up; it changes from step to step
+    threshold: Any = ranged(replicated=True)  # the state of the rule that finds the global threshold
+    k: int = ranged("[0, n]", 0, replicated=True)  # entries wanted in the last step; 0 before the first
+    votes: float = ranged("[0, 1]", 0.0, replicated=True)  # the candidates for a rank's votes, as a share of k
+    # the place of rank 0 where ranks divide entries up; it changes from step to step
+    turn: int = ranged("[0, P)", 0, replicated=True)
     # (n,) sums of this rank's votes; (width,) sums of all ranks' votes for owned entries; written to in place
-    my_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
-    all_vote_sum: Array = field(default_factory=lambda: _NO_VOTES)
+    my_vote_sum: Array = ranged(make=lambda: _NO_VOTES, lengths=("0", "n"))
+    all_vote_sum: Array = ranged(make=lambda: _NO_VOTES, lengths=("0", "n / P"))
     # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`
-    near: Array = field(default_factory=lambda: np.empty(0, np.int32))
-    floor: int = 0  # magnitude bits; 0: nothing is known
+    near: Array = ranged("[0, n / P)", make=lambda: np.empty(0, np.int32), rising=True)
+    floor: int = ranged("[0, many)", 0)  # magnitude bits; 0: nothing is known
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""Restore the state of an algorithm from plain values, each in its range, and the same where ranks must be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from sparse_mpi.algorithms import Algorithm
+from sparse_mpi.algorithms.two_level import TwoLevelState
+from sparse_mpi.kernels.base import Later
+from sparse_mpi.reduction.form import EARLIER, check_list, check_mapping, checksum, equal
+from sparse_mpi.sparse import Layout
+from sparse_mpi.states import ANY, WHOLE, Range, bounds_of, range_of, replicated, shown
+
+INNER = "inner"  # the field of a `TwoLevelState` that has the lane's state
+LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds of leaves without a range
+
+
+class Surroundings(NamedTuple):
+    """Where a state is: the algorithm that it is of, the vector and the ranks, and the dtype of acc or None."""
+
+    algorithm: Algorithm
+    layout: Layout
+    ranks: int
+    dtype: str | None
+    segment: Layout | None = None  # of a lane's vector
+
+    def part(self, number: int) -> Surroundings:
+        if number >= len(self.algorithm.parts):  # a tuple of another algorithm
+            return self
+        part: Any = self.algorithm.parts[number]
+        return self._replace(algorithm=part.algorithm, layout=part.cut(self.layout, 1)[0])
+
+    def lane(self, start: int, stop: int, members: np.ndarray) -> Surroundings:
+        if stop <= start:
+            return self
+        segment = Layout.of(stop - start)
+        return self._replace(layout=segment, ranks=max(len(members), 1), segment=segment)
+
+
+def restore(template: Any, saved: Any, where: str, at: Surroundings, declared: Range = ANY) -> Any:
+    """Invert ``asdict``: return a state of ``template``'s type that shares no array; errors call it ``where``."""
+    # Parts, for example of a hybrid algorithm, one by one
+    if isinstance(template, tuple) and any(map(is_dataclass, template)):
+        check_list(saved, where)
+        if len(saved) != len(template):
+            raise ValueError(f"{where} must have {len(template)} parts, got {len(saved)}; {WHOLE}")
+        pairs = enumerate(zip(template, saved, strict=True))
+        return tuple(restore(was, part, f"{where}[{n}]", at.part(n)) for n, (was, part) in pairs)
+    # A leaf must be in its range; where none is declared, of the kind that it replaces
+    if not is_dataclass(template) or isinstance(template, type):
+        if declared is not ANY:
+            return declared.checked(where, saved, template, bounds_of(at.layout.size, at.ranks, at.dtype))
+        if any(isinstance(saved, kind) != isinstance(template, kind) for kind in LEAVES):
+            raise TypeError(f"{where} must be like {template!r}, got {shown(saved)}; {WHOLE}")
+        return saved.copy() if isinstance(saved, np.ndarray) else saved
+    # A state, field by field
+    check_fields(template, saved, where)
+    if isinstance(template, Layout):  # kernels would write by another one
+        expected = at.segment or template
+        if not equal(freeze(saved["shapes"]), expected.shapes):
+            raise ValueError(f"{where} must be {expected}, got {shown(saved['shapes'])}; {WHOLE}")
+        return expected
+    made: dict[str, Any] = {}
+    for field in sorted(fields(template), key=lambda field: field.name == INNER):  # what tells its place is first
+        if field.name == INNER and isinstance(template, TwoLevelState):
+            at = at.lane(made["start"], made["stop"], made["members"])
+        own = f"{where}[{field.name!r}]"
+        made[field.name] = restore(getattr(template, field.name), saved[field.name], own, at, range_of(field))
+    return type(template)(**made)
+
+
+def freeze(tree: object) -> object:
+    return tuple(map(freeze, tree)) if isinstance(tree, (list, tuple)) else tree
+
+
+def lane_of(state: object) -> tuple[int, int]:
+    """Return a checksum of what the members of this rank's lane have in common in ``state``, and their number."""
+    pieces: tuple[object, ...] = getattr(state, "pieces", (state,))
+    inside = [part for part in pieces if isinstance(part, TwoLevelState)]
+    alike = [[part.start, part.stop, part.members.tolist()] for part in inside]
+    alike += [[name, fact(value)] for part in inside for name, value in replicated(part.inner, INNER)]
+    return crc32(repr(alike).encode()), max((len(part.members) for part in inside), default=0)
+
+
+def check_lanes(rows: np.ndarray) -> None:
+    """Raise ValueError unless ranks have the same `lane_of` as all other members of their lanes, ``(P, 2)``."""
+    sums, members = rows.T.tolist()
+    for rank, (own, number) in enumerate(zip(sums, members, strict=True)):
+        if number and sums.count(own) != number:
+            raise ValueError(
+                f"state['state'] must have the same start, stop, members and {INNER} on all {number} ranks of a lane, "
+                f"got others on rank {rank}; load the states of one step"
+            )
+
+
+def facts(state: object, beside: Mapping[str, object]) -> dict[str, str]:
+    """Return a text of each part of ``state`` and of what is ``beside`` it that all ranks have alike, by name."""
+    found = {f"[{name!r}]": value for name, value in beside.items()} | dict(replicated(state, "['state']", INNER))
+    return {f"state{path}": fact(value) for path, value in found.items()}
+
+
+def fact(value: object) -> str:
+    """Return a number as a text, and of anything else a checksum."""
+    if isinstance(value, np.ndarray):
+        return checksum(value)[-8:]
+    return f"{value}" if isinstance(value, (bool, int, float)) else f"{crc32(repr(value).encode()):08x}"
+
+
+def check_fields(template: Any, saved: Any, where: str) -> None:
+    """Raise TypeError or ValueError unless ``saved`` has the fields of the state ``template``, and no others."""
+    check_mapping(saved, where)
+    names = [field.name for field in fields(template)]
+    if {*saved} != {*names}:
+        raise ValueError(f"{where} must have {', '.join(names)}, got {', '.join(map(str, saved))}; {WHOLE}; {EARLIER}")
