@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,25 @@ exec(what)
 
 WELL, WAITS, EXITS = "pass", "time.sleep(600)", "sys.exit(3)"
 RAISES = "if comm.rank == 1: raise ValueError('for the test')"
+# A job script: a server, a worker whose parent ends while the job runs, and the job in place of the script
+SCRIPT = """
+sleep 600 >/dev/null 2>&1 & server=$!
+sh -c 'sleep 600 & echo $! >"$0.worker"; wait' "$0" >/dev/null 2>&1 & parent=$!
+until [ -s "$0.worker" ]; do sleep 0.01; done
+echo $server $parent $(cat "$0.worker") >"$0"
+exec "$@"
+"""
+# Ranks with children of their own: one, one in a session of its own, and one that knows nothing of the job
+PARENT = """
+import subprocess
+if comm.rank == 0:
+    os.kill(int(open(sys.argv[2]).read().split()[1]), signal.SIGKILL)
+for options in ({}, {"start_new_session": True}, {"start_new_session": True, "env": {}}):
+    words = ["/bin/sh", "-c", "exec >/dev/null 2>&1; sleep 600; :", sys.argv[2]]
+    subprocess.Popen(words, **options)
+comm.barrier()
+say("parent")
+"""
 DIES = "comm.rank == 1 and os.kill(os.getpid(), signal.SIGKILL); time.sleep(600)"
 SUM = """
 import sys
@@ -103,6 +123,31 @@ def test_ranks_that_are_told_to_end_can_save_their_work(python, program, tmp_pat
     job.send_signal(number)
     status, out, error = finish(job, tmp_path)
     assert status in statuses and (status != 75 or out.split() == ["saved", "saved"]), error
+
+
+@pytest.mark.thin(0, what=(WELL, WAITS))
+@pytest.mark.parametrize(
+    ("what", "number", "statuses"),
+    [(WELL, 0, {0}), (RAISES, 0, {1}), (WAITS, signal.SIGINT, {130, 1, 2}), (WAITS, signal.SIGTERM, {75})],
+)
+def test_a_job_ends_its_own_processes_and_none_that_was_there_before(python, program, tmp_path, what, number, statuses):
+    (neighbours := tmp_path / "neighbours").mkdir()
+    file = neighbours / "pids"
+    before = ("sh", "-c", SCRIPT, str(file))
+    job = start(python, tmp_path, "-n", 2, program, PARENT + what, file, before=before)
+    until_up(job, 2)
+    assert job.stdout.readline() == "parent\n" == job.stdout.readline()
+    if number:
+        job.send_signal(number)
+    server, _, worker = map(int, file.read_text().split())
+    try:
+        status, out, _ = finish(job, tmp_path)
+        assert status in statuses, out
+        assert [Path(f"/proc/{one}/comm").read_text() for one in (server, worker)] == ["sleep\n"] * 2
+    finally:
+        for one in (server, worker):
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
 
 
 def test_an_error_of_all_ranks_comes_once(program, tmp_path):
