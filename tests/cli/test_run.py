@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -63,8 +62,7 @@ import subprocess
 if comm.rank == 0:
     os.kill(int(open(sys.argv[2]).read().split()[1]), signal.SIGKILL)
 for options in ({}, {"start_new_session": True}, {"start_new_session": True, "env": {}}):
-    words = ["/bin/sh", "-c", "exec >/dev/null 2>&1; sleep 600; :", sys.argv[2]]
-    subprocess.Popen(words, **options)
+    subprocess.Popen(["/bin/sh", "-c", "exec >/dev/null 2>&1; sleep 600; :", sys.argv[2]], **options)
 comm.barrier()
 say("parent")
 """
@@ -130,24 +128,18 @@ def test_ranks_that_are_told_to_end_can_save_their_work(python, program, tmp_pat
     ("what", "number", "statuses"),
     [(WELL, 0, {0}), (RAISES, 0, {1}), (WAITS, signal.SIGINT, {130, 1, 2}), (WAITS, signal.SIGTERM, {75})],
 )
-def test_a_job_ends_its_own_processes_and_none_that_was_there_before(python, program, tmp_path, what, number, statuses):
-    (neighbours := tmp_path / "neighbours").mkdir()
-    file = neighbours / "pids"
-    before = ("sh", "-c", SCRIPT, str(file))
-    job = start(python, tmp_path, "-n", 2, program, PARENT + what, file, before=before)
+def test_a_job_ends_its_own_processes_and_no_others(python, program, tmp_path, what, number, statuses):
+    file = tmp_path / "pids"
+    job = start(python, tmp_path, "-n", 2, program, PARENT + what, file, before=("sh", "-c", SCRIPT, str(file)))
     until_up(job, 2)
     assert job.stdout.readline() == "parent\n" == job.stdout.readline()
     if number:
         job.send_signal(number)
     server, _, worker = map(int, file.read_text().split())
-    try:
-        status, out, _ = finish(job, tmp_path)
-        assert status in statuses, out
-        assert [Path(f"/proc/{one}/comm").read_text() for one in (server, worker)] == ["sleep\n"] * 2
-    finally:
-        for one in (server, worker):
-            with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
+    status, out, _ = finish(job, tmp_path)
+    for one in (server, worker):
+        os.kill(one, signal.SIGKILL)  # it lives
+    assert status in statuses, out
 
 
 def test_an_error_of_all_ranks_comes_once(program, tmp_path):
