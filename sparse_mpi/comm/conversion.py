@@ -59,7 +59,9 @@ def as_comm(comm: Any = None) -> Comm:
             "derive it from sparse_mpi.comm.counting.CountingComm, which has most of them"
         )
     kinds = "an mpi4py intracommunicator, a process group, a mesh of one dimension, a Comm or None"
-    raise TypeError(f"comm must be {kinds}, got {comm!r:.80}")
+    outside = torch is not None and torch.is_available() and comm is torch.GroupMember.NON_GROUP_MEMBER
+    got = "NON_GROUP_MEMBER, of which this process is no rank" if outside else f"{comm!r:.80}"
+    raise TypeError(f"comm must be {kinds}, got {got}")
 
 
 def comm_of_job() -> Comm:

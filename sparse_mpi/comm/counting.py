@@ -27,6 +27,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
+from threading import RLock
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -50,29 +51,37 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 
     @wraps(method)
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if self.guarded:
-            self._require_running()
-        # The third argument of a sendrecv is its source; of other calls the watchdog ignores it.
-        if self.watched is not None:
-            self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
-        start = perf_counter()
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError(
+                f"another thread of this rank is in a call of comm, and ranks would mix it up with {method.__name__}: "
+                "give each thread a communicator of its own, as by comm.Dup(), or make all calls from one thread"
+            )
         try:
-            result = method(self, *args, **kwargs)
             if self.guarded:
-                self._confirm()
-            return result
-        except Exception as error:
-            if self._is_rank_failure(error):
-                raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error
-            raise
-        # A call that raises is over too: its time counts, and the watchdog learns of it.
-        finally:
-            end = perf_counter()
+                self._require_running()
+            # The third argument of a sendrecv is its source; of other calls the watchdog ignores it.
             if self.watched is not None:
-                self.watched.log.leave()
-            self.traffic.seconds += end - start
-            if self.traffic.calls is not None:
-                self.traffic.calls.append((start, end))
+                self.watched.enter(number, args[2] if len(args) > 2 else kwargs.get("source"))
+            start = perf_counter()
+            try:
+                result = method(self, *args, **kwargs)
+                if self.guarded:
+                    self._confirm()
+                return result
+            except Exception as error:
+                if self._is_rank_failure(error):
+                    raise RankFailure(f"a rank of {self.size} failed in {method.__name__}: {error}") from error
+                raise
+            # A call that raises is over too: its time counts, and the watchdog learns of it.
+            finally:
+                end = perf_counter()
+                if self.watched is not None:
+                    self.watched.log.leave()
+                self.traffic.seconds += end - start
+                if self.traffic.calls is not None:
+                    self.traffic.calls.append((start, end))
+        finally:
+            self._turn.release()
 
     return call
 
@@ -94,6 +103,7 @@ class CountingComm(Carrier):
         self.rank = rank
         self.size = size
         self.attributes: dict[object, Any] = {}
+        self._turn = RLock()  # held in each call
         self._staging = Staging()
         self.traffic = Traffic()  # shared with communicators split off
         self._rounds = (size - 1).bit_length()  # ceil(log2 P)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,10 @@ class MPIComm(CountingComm):
         keep_from_children(MPI.__file__)
         _end_before_finalize(MPI)
         refuse_singletons(MPI.COMM_WORLD.size)
-        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-            raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {comm!r}")
+        null = isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL
+        if null or not isinstance(comm, MPI.Intracomm):
+            got = "COMM_NULL, of which this process is no rank, or which was freed" if null else repr(comm)
+            raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {got}")
         limit = time_limit(None)
         unwatched = not wants_watchdog(limit)
         with alone(MPI, comm):
@@ -116,7 +119,7 @@ class MPIComm(CountingComm):
         # The view shares the communicator of MPI, so making it is not collective; `_whole` keeps that from being freed.
         view = copy(self)
         view._messages = PointToPoint(self._raw, self._staging, True)
-        view.watched, view._whole = None, self
+        view.watched, view._whole, view._turn = None, self, RLock()
         return view
 
     def _split(self, color: int) -> MPIComm:

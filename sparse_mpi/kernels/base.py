@@ -358,13 +358,13 @@ class Kernels(Protocol):
 
 
 class MalformedMessage(ValueError):
-    """Raised for a message that no rank can have sent: memory or a link is at fault, or releases differ."""
+    """Raised for a message that no rank in the same state can have sent."""
 
     def __init__(self, number: int, messages: int, problem: str) -> None:
         sender = f", of rank {number} where each rank sent one" if messages > 1 else ""
         super().__init__(
             f"message {number} of {messages}{sender}, must be as it was packed, but {problem}; check that all ranks "
-            "run the same release, and their memory and network"
+            "have loaded states of one step, that they run the same release, and their memory and network"
         )
 
 

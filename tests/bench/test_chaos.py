@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import statistics
 import subprocess
@@ -164,6 +165,16 @@ sys.stdout.write(f"rank done of {reducer.comm.size}\\n")  # in one piece
 """
 
 
+# A job script: a rank of another job, and the launcher in place of the script
+AMONG_OTHERS = """
+import os, subprocess, sys
+null = subprocess.DEVNULL
+other = subprocess.Popen(["sleep", "600"], env={"PMIX_RANK": sys.argv[1]}, stdout=null, stderr=null)
+open(sys.argv[2], "w").write(str(other.pid))
+os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
+"""
+
+
 @needs_mpi
 @pytest.mark.jobs
 def test_a_script_survives_a_kill_and_the_record_says_so(tmp_path, survival):
@@ -173,7 +184,9 @@ def test_a_script_survives_a_kill_and_the_record_says_so(tmp_path, survival):
     file, ready = tmp_path / "record.json", tmp_path / "ready"
     chaos = f"mtti=0.2,seed=1,faults=1,after={ready},record={file}"
     words = ("-m", "sparse_mpi", "run", "-n", "4", "--elastic", "--chaos", chaos)
-    done = launch(None, *words, *copied(str(tmp_path / "script.py"), str(ready)), seconds=300)
+    others = ("-c", AMONG_OTHERS, str(planned.rank), str(tmp_path / "other"))
+    done = launch(None, *others, *words, *copied(str(tmp_path / "script.py"), str(ready)), seconds=300)
+    os.kill(int((tmp_path / "other").read_text()), signal.SIGKILL)  # it lives
     record = json.loads(file.read_text())
     assert (done.returncode, done.stdout.splitlines()) == (0, ["rank done of 3"] * 3), done.stderr
     assert record["cases"] == [planned._asdict() | {"refused": None}] and record["lost"] == [planned.rank]

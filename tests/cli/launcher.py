@@ -11,12 +11,15 @@ from ..launch import ROOT
 PATH = os.environ.get("PATH", os.defpath)
 
 
-def start(python: str | Path, folder: Path, *arguments: object, **variables: str) -> subprocess.Popen[str]:
-    """``python -m sparse_mpi run *arguments`` with these variables only, its temporary files in ``folder``."""
+def start(
+    python: str | Path, folder: Path, *arguments: object, before: tuple[str, ...] = (), **variables: str
+) -> subprocess.Popen[str]:
+    """``python -m sparse_mpi run *arguments`` with these variables only, its temporary files in ``folder``; the command
+    ``before`` replaces itself by it."""
     temporary = folder / "temporary"
     temporary.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [python, "-m", "sparse_mpi", "run", *map(str, arguments)],
+        [*before, python, "-m", "sparse_mpi", "run", *map(str, arguments)],
         cwd=ROOT,
         env={"PATH": PATH, "TMPDIR": str(temporary)} | variables,
         stdin=subprocess.DEVNULL,

@@ -48,6 +48,24 @@ exec(what)
 
 WELL, WAITS, EXITS = "pass", "time.sleep(600)", "sys.exit(3)"
 RAISES = "if comm.rank == 1: raise ValueError('for the test')"
+# A job script: a server, a worker whose parent ends while the job runs, and the job in place of the script
+SCRIPT = """
+sleep 600 >/dev/null 2>&1 & server=$!
+sh -c 'sleep 600 & echo $! >"$0.worker"; wait' "$0" >/dev/null 2>&1 & parent=$!
+until [ -s "$0.worker" ]; do sleep 0.01; done
+echo $server $parent $(cat "$0.worker") >"$0"
+exec "$@"
+"""
+# Ranks with children of their own: one, one in a session of its own, and one that knows nothing of the job
+PARENT = """
+import subprocess
+if comm.rank == 0:
+    os.kill(int(open(sys.argv[2]).read().split()[1]), signal.SIGKILL)
+for options in ({}, {"start_new_session": True}, {"start_new_session": True, "env": {}}):
+    subprocess.Popen(["/bin/sh", "-c", "exec >/dev/null 2>&1; sleep 600; :", sys.argv[2]], **options)
+comm.barrier()
+say("parent")
+"""
 DIES = "comm.rank == 1 and os.kill(os.getpid(), signal.SIGKILL); time.sleep(600)"
 SUM = """
 import sys
@@ -103,6 +121,25 @@ def test_ranks_that_are_told_to_end_can_save_their_work(python, program, tmp_pat
     job.send_signal(number)
     status, out, error = finish(job, tmp_path)
     assert status in statuses and (status != 75 or out.split() == ["saved", "saved"]), error
+
+
+@pytest.mark.thin(0, what=(WELL, WAITS))
+@pytest.mark.parametrize(
+    ("what", "number", "statuses"),
+    [(WELL, 0, {0}), (RAISES, 0, {1}), (WAITS, signal.SIGINT, {130, 1, 2}), (WAITS, signal.SIGTERM, {75})],
+)
+def test_a_job_ends_its_own_processes_and_no_others(python, program, tmp_path, what, number, statuses):
+    file = tmp_path / "pids"
+    job = start(python, tmp_path, "-n", 2, program, PARENT + what, file, before=("sh", "-c", SCRIPT, str(file)))
+    until_up(job, 2)
+    assert job.stdout.readline() == "parent\n" == job.stdout.readline()
+    if number:
+        job.send_signal(number)
+    server, _, worker = map(int, file.read_text().split())
+    status, out, _ = finish(job, tmp_path)
+    for one in (server, worker):
+        os.kill(one, signal.SIGKILL)  # it lives
+    assert status in statuses, out
 
 
 def test_an_error_of_all_ranks_comes_once(program, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -168,3 +170,23 @@ def test_allreduce_refuses_what_mpi_cannot_reduce(ranks, dtype):
         pytest.importorskip("ml_dtypes")
     with pytest.raises(TypeError, match="which MPI can reduce, got .*; convert it first"):
         ranks.run(lambda comm: comm.allreduce(np.zeros(3, dtype)))
+
+
+def test_two_threads_in_one_communicator_are_refused_in_words():
+    inside, goes_on = threading.Event(), threading.Event()
+
+    class Slow(NullComm):
+        def _barrier(self):
+            inside.set()
+            goes_on.wait(240)
+
+    comm = Slow(2)
+    thread = threading.Thread(target=comm.barrier)
+    thread.start()
+    inside.wait(240)
+    with pytest.raises(RuntimeError, match="another thread of this rank is in a call of comm.*Dup"):
+        comm.allreduce(np.ones(3))
+    comm.duplicate().allreduce(np.ones(3))
+    goes_on.set()
+    thread.join()
+    assert comm.allreduce(np.ones(3)).tolist() == [2, 2, 2]

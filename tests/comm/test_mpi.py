@@ -70,6 +70,9 @@ mine.Free()
 for wrong in (7, MPI.COMM_NULL):
     with pytest.raises(TypeError, match="comm must be an mpi4py intracommunicator, "):
         as_comm(wrong)
+for null in (MPI.COMM_NULL, mine, MPI.COMM_WORLD.Split(MPI.UNDEFINED)):
+    with pytest.raises(TypeError, match="got COMM_NULL, of which this process is no rank"):
+        as_comm(null)
 print("kept")
 """,
     )

@@ -258,6 +258,8 @@ def test_what_is_no_process_group_is_refused(alone):
         process_group.ProcessGroupComm("world")
     with pytest.raises(TypeError, match="that this process is in"):
         process_group.ProcessGroupComm(dist.GroupMember.NON_GROUP_MEMBER)
+    with pytest.raises(TypeError, match="of which this process is no rank"):
+        as_comm(dist.GroupMember.NON_GROUP_MEMBER)
 
 
 def test_a_restart_by_torchrun_at_the_old_store_is_refused(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparse_mpi.comm.job.call_log import CALLS, NOBODY, SENDRECV, CallSite, now
-from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCH, time_limit, wants_watchdog
+from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCH, Watchdog, time_limit, wants_watchdog
 
 ALLREDUCE = CALLS.index("allreduce")
 
@@ -30,6 +30,22 @@ def test_sites_in_words():
     assert str(site(ago=12)) == "has been in allreduce of reduction 3 for 12 s"
     left = site(inside=0, ago=2, reduction=0)
     assert str(left) == "left allreduce 2 s ago, and has made no call since"
+
+
+def test_those_that_a_call_waits_for_are_named_with_their_calls_whatever_these_are():
+    """A rank in another call of the same number is the one; where all are in the same call it may be any."""
+    gather, watchdog = CALLS.index("allgather"), type("Quiet", (Watchdog,), {"poll": None})(0, 3, 0.0)
+
+    def waits(mine, *others):
+        return watchdog.waiting(mine, dict(enumerate(others, 1)), "does not answer").split("waits for others: ")[1]
+
+    watchdog.log.over(7, range(3))
+    assert waits(site(), site(), site(gather, ago=4)) == "rank 2 has been in allgather of reduction 3 for 4 s"
+    assert waits(site(), site(ago=4), site(gather, number=6, ago=4)) == (
+        "rank 1 has been in allreduce of reduction 3 for 4 s; rank 2 has been in allgather of reduction 3 for 4 s"
+    )
+    assert waits(site(SENDRECV, family=8), CallSite()) == "rank 2 does not answer"
+    assert "rank 1 has made no call yet; rank 2 has been in" in waits(site(SENDRECV), CallSite(), site())
 
 
 def test_the_time_limit_is_that_of_the_communicator_or_the_variable(monkeypatch):

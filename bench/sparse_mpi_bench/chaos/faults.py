@@ -39,9 +39,9 @@ def rank_of(process: psutil.Process) -> int | None:
     return next((int(told[name]) for name in MPI_RANKS if told.get(name, "").isdigit()), None)
 
 
-def ranks_below(parent: int) -> dict[int, int]:
-    """Return the process of each rank among the descendants of ``parent``, without the ranks' own children."""
-    found, queue = {}, [psutil.Process(parent)]
+def ranks_below() -> dict[int, int]:
+    """Return the process of each rank among our descendants, without the ranks' own children."""
+    found, queue = {}, [psutil.Process()]
     while queue:
         with suppress(psutil.NoSuchProcess):
             for process in queue.pop().children():

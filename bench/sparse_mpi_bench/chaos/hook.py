@@ -20,4 +20,4 @@ def run(text: str, command: LaunchCommand) -> int:
     if "link" in settings.kinds:
         raise Refused("--chaos with kinds=link needs emulated hosts: start the program by `bench network --chaos`")
     chaos = ChaosJob(settings, command.job.ranks, command.job.elastic, command.library.version)
-    return chaos.end(start.run(command, chaos.play()))
+    return start.run(command, chaos.play(), chaos.end)

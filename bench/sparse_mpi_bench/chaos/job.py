@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from sparse_mpi.cli import records
-from sparse_mpi.cli.launch.start import adopt_orphans
 from sparse_mpi.cli.values import Refused
 from sparse_mpi_bench.chaos.drawing import ChaosSettings, draw
 from sparse_mpi_bench.chaos.faults import Chaos, Fault, has_mpi, ranks_below, shown
@@ -21,15 +18,16 @@ MOST_SHOWN = 6  # faults that the last line lists
 
 
 class ChaosJob:
-    """The faults of a job of this process, and its record, written with each. Raises Refused: it cannot be written."""
+    """The faults of the job of a process that is `apart`, and its record, written with each.
+
+    Raises Refused: the record cannot be written.
+    """
 
     def __init__(
         self, settings: ChaosSettings, ranks: int, elastic: bool, mpi: str, links: Links | None = None
     ) -> None:
-        adopt_orphans()  # which are looked for among our descendants
         self._settings, self._ranks, self._elastic = settings, ranks, elastic
-        self._find = partial(ranks_below, os.getpid())
-        self._chaos = Chaos(self._faults(), self._find, self._ready, links, self._tell)
+        self._chaos = Chaos(self._faults(), ranks_below, self._ready, links, self._tell)
         self.play = self._chaos.play
         self._began, self._started = time.time(), time.monotonic()
         made = records.provenance()
@@ -57,7 +55,7 @@ class ChaosJob:
         after = self._settings.after
         if not isinstance(after, float):
             return after.exists() and after.stat().st_mtime >= self._began - 1  # clocks of file systems tick slowly
-        found = self._find()
+        found = ranks_below()
         return len(found) == self._ranks and all(map(has_mpi, found.values()))
 
     def _tell(self, text: str) -> None:

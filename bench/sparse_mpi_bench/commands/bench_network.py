@@ -13,6 +13,7 @@ from typing import Any
 
 from sparse_mpi.cli import values
 from sparse_mpi.cli.launch.find import Mpiexec
+from sparse_mpi.cli.launch.start import apart
 from sparse_mpi.cli.options import option
 from sparse_mpi.cli.values import Refused, refusing
 from sparse_mpi_bench import options as bench_options
@@ -123,11 +124,13 @@ def _run(
         player = RatePlayer(links, rates, file)
         chaos = _chaos(args, launcher, links)
         played = merge(player.play(), *([chaos.play()] if chaos else ()))
-        code = launch.run(links.hosts, launcher, command, args.timeout, args.elastic, meanwhile=played)
-        player.end()
-        if chaos is not None:
-            chaos.end(code)
-    return code
+
+        def play() -> int:
+            code = launch.run(links.hosts, launcher, command, args.timeout, args.elastic, meanwhile=played)
+            player.end()
+            return code if chaos is None else chaos.end(code)
+
+        return play() if chaos is None else apart(play)
 
 
 def _chaos(args: argparse.Namespace, launcher: Mpiexec, links: Links) -> ChaosJob | None:

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 import psutil
 
@@ -29,17 +31,20 @@ ONCE = 1.0  # seconds within which a second signal of one kind is the same one: 
 FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the terminal have got the signal
 
 
-def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
-    """Run a job and return its exit status, 128 + n where signal n ended its launcher.
+def run(command: LaunchCommand, meanwhile: Iterable[float] = (), end: Callable[[int], int] = int) -> int:
+    """Run a job and return ``end(status)`` of its exit status, 128 + n where signal n ended its launcher.
 
     While it runs, ``meanwhile`` is asked for its next item after each of the seconds that it yields. Errors that
     several ranks have alike are printed by one of them.
 
     SIGUSR1, SIGUSR2 and SIGTERM reach the ranks, which may save their work and end in their own time; a second SIGTERM
     goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process of the job is
-    left on this machine, nor any temporary file.
+    left on this machine, nor any temporary file; processes that were there before stay, see `apart`.
     """
-    adopt_orphans()
+    return apart(lambda: end(_run(command, meanwhile)))
+
+
+def _run(command: LaunchCommand, meanwhile: Iterable[float]) -> int:
     with tempfile.TemporaryDirectory(prefix="sparse_mpi-run-", ignore_cleanup_errors=True) as folder, _blocked():
         session = {name: folder for name in command.library.flavour.session if name not in os.environ}
         settings = {WATCH: "1"} | session | command.environment(os.environ) | {FOLDER: folder}
@@ -50,20 +55,71 @@ def run(command: LaunchCommand, meanwhile: Iterable[float] = ()) -> int:
             with suppress(ProcessLookupError):
                 job.kill()
             job.wait()
-            kill_descendants()
+            _kill_descendants()
     if interrupted and status in (0, 1):  # Open MPI's status does not show it
         return 128 + signal.SIGINT
+    return _shell(status)
+
+
+def apart(work: Callable[[], int]) -> int:
+    """Return ``work()``, done in a process whose descendants are those that it starts, also when their parents end.
+
+    A process that became this program by ``exec`` may have children from before. Then a fork of it does the work, which
+    gets neither them nor their orphans, and this process passes its signals on.
+    """
+    if not psutil.Process().children():
+        _adopt_orphans()
+        return work()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with _blocked() as before:
+        fork = os.fork()
+        if not fork:
+            _do_and_exit(work, before)
+        while not (ended := os.waitpid(fork, os.WNOHANG))[0]:
+            found = signal.sigtimedwait(PASSED | {signal.SIGCHLD}, 0.5)
+            if found is not None and found.si_signo != signal.SIGCHLD and found.si_code != FROM_TERMINAL:
+                os.kill(fork, found.si_signo)
+    return _shell(os.waitstatus_to_exitcode(ended[1]))
+
+
+def _do_and_exit(work: Callable[[], int], signals: set[signal.Signals]) -> NoReturn:
+    """Do the work of a fork, with these ``signals`` blocked, and end it without the exit handlers of its parent."""
+    status = 1
+    try:
+        _end_with_parent(signal.SIGKILL)  # as if both were one process
+        _adopt_orphans()
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+        status = work()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # its reader has gone
+                stream.flush()
+        os._exit(status)
+
+
+def _shell(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def adopt_orphans() -> None:
+def _adopt_orphans() -> None:
     """Make this process the parent of all descendants whose own parent ends, so that none gets away."""
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def kill_descendants() -> None:
-    """Kill all processes below this one, inherited ones included, until none is left."""
+def _end_with_parent(number: int) -> None:
+    """Ask for signal ``number`` when the parent ends, even by SIGKILL."""
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _kill_descendants() -> None:
+    """Kill all processes below this one, see `apart`, until none is left."""
     deadline = time.monotonic() + PATIENCE
     while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
         for process in left:
@@ -73,17 +129,16 @@ def kill_descendants() -> None:
 
 
 def _before_exec() -> None:
-    """Let signals come, and ask for SIGTERM when the parent ends, even by SIGKILL."""
-    if LINUX:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _end_with_parent(signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED | {signal.SIGCHLD})
 
 
 @contextmanager
-def _blocked() -> Iterator[None]:
+def _blocked() -> Iterator[set[signal.Signals]]:
+    """Block the signals that are passed on; the context's value is those that were blocked before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED | {signal.SIGCHLD})
     try:
-        yield
+        yield {*map(signal.Signals, before)}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -50,7 +50,9 @@ class CallSite(NamedTuple):
             return True
         if self.call == SENDRECV:
             return rank == self.awaited
-        return not (other.inside and other.family == self.family and other.number >= self.number)
+        if not (other.inside and other.family == self.family):
+            return True
+        return (other.number, other.call) != (self.number, self.call) and other.number <= self.number
 
     def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
         """Return whether this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""

@@ -65,12 +65,14 @@ class Watchdog(ABC):
         return lambda: True
 
     def others(self, site: CallSite) -> list[int]:
-        return [rank for rank in self.log.ranks.get(site.family, ()) if rank != self.rank]
+        return [rank for rank in self.log.ranks.get(site.family, range(self.size)) if rank != self.rank]
 
     def waiting(self, site: CallSite, sites: Mapping[int, CallSite], silent: str) -> str:
         limit = f"longer than {self.timeout:g} s, " if self.timeout else ""
-        late = [f"rank {r} {sites.get(r, silent)}" for r in self.others(site) if site.lacks(r, sites.get(r))]
-        return f"{site}, {limit}and waits for others: {'; '.join(late) or 'unknown'}"
+        others = self.others(site)
+        # Where none is late it may be any: all are in the call, or one has not received this rank's message yet
+        late = [rank for rank in others if site.lacks(rank, sites.get(rank))] or others
+        return f"{site}, {limit}and waits for others: {'; '.join(f'rank {r} {sites.get(r, silent)}' for r in late)}"
 
     def say(self, what: str, rank: int | None = None) -> None:
         """Print one line about a rank (None: this one), in one piece: ranks print at the same time."""
