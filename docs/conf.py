@@ -30,7 +30,7 @@ OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block
     | algorithms\.(hybrid\.Hybrid | published\.StaleState)
     | comm\.(job\.call_log\.Watched | streams\.(Branch | Marks) | background\.Span)
     | collectives\.messages\.Format
-    | training\.(fsdp_units\.Unit | bucket\.Bucket | buckets\.Buckets | optimizer_rule\.Rule)
+    | training\.(fsdp_units\.Unit | optimizer_rule\.Rule | buckets?\.Buckets?)
     | training\.named_gradients\.NamedGradients
     | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings)
     | monitor\.watch\.(Watch | Quality) )"""
