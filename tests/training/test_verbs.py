@@ -5,14 +5,13 @@ The object that has them is ``optimizer.reduction``, the `SparseState`, what `at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.comm import NullComm
@@ -186,14 +185,6 @@ def nonfinite(make: Make) -> None:
     trainee.net.layers[0].register_forward_hook(lambda module, x, out: out * torch.nan)
     with pytest.raises(FloatingPointError):
         trainee.steps([0])
-
-
-@pytest.fixture
-def group() -> Iterator[Any]:
-    """A group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.group.WORLD
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("name", "door"), [(name, door) for name in VERBS for door in DOORS])
