@@ -126,6 +126,7 @@ class Engine:
 
     Attributes:
         ranks: the number of ranks whose gradients are in the last result.
+        steps: number of steps and flushes since the algorithm's state began.
         whole: the last step was to send every entry.
         absence: of gradients, in a step.
         second_moment: of this rank's gradients, if it travels with the entries.
@@ -142,6 +143,7 @@ class Engine:
         self.feedback: Feedback = settings.feedback.start(settings.layout, comm.size)
         self.exchange: Exchange = self._exchange(settings.algorithm)
         self.ranks: int = comm.size
+        self.steps: int = 0
         self._staged = comm.job.staged  # else arrays of all ranks must be in the same place: NCCL moves arrays of a GPU
         self.whole: bool = False
         self.absence = Absence(len(self.layout.shapes))
@@ -312,6 +314,7 @@ class Engine:
         # Take out: from here on the step cannot be attempted again
         reduction, agreed = attempt.reduction, attempt.agreed
         self.feedback.consume(reduction.sent, reduction.total, self.ranks)
+        self.steps += 1
         self.exchange.state, self._acc, self._add, self._gradient = attempt.state, None, None, None
         if self.second_moment is not None and isinstance(reduction, Carried):
             total, sums = reduction.total, reduction.beside
@@ -340,6 +343,7 @@ class Engine:
         return reduction.total
 
     def start_anew(self) -> None:
+        self.steps = 0
         self.exchange.state = self.exchange.instrumented.init(self.layout, self.settings.k, self.comm.size)
 
     def owe(self, pending: list[Array]) -> None:

@@ -26,6 +26,7 @@ from sparse_mpi.reduction.second_moment import LISTS
 from sparse_mpi.states import shown
 
 VERSION = 3  # of the schema, since release 0.3
+STEPS = "steps"  # since the state of the algorithm began
 PLACED = "placed"  # how the algorithm ran on the ranks, if in two levels
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
 
@@ -51,7 +52,7 @@ class Snapshot:
             exchange[PLACED] = self._placed
         dtype = {DTYPE: engine.exchange.dtype and engine.exchange.dtype.name}
         moment = {} if engine.second_moment is None else engine.second_moment.state()
-        return sealed({"version": VERSION} | self._identity() | exchange | dtype | owed | moment)
+        return sealed({"version": VERSION, STEPS: engine.steps} | self._identity() | exchange | dtype | owed | moment)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the result of `taken`, on the same rank of the same number of ranks. Collective."""
@@ -70,7 +71,7 @@ class Snapshot:
             restored = restore(empty, state.get("state"), "state['state']", at) if there else None
             remembered = {name: state[name] for name in whole_state(engine.feedback)}
             agreement.words[:] = _widest(remembered), *lane_of(restored)
-            say(call="load_state_dict", dtype=state.get(DTYPE), placed=there)
+            say(call="load_state_dict", dtype=state.get(DTYPE), placed=there, steps=state.get(STEPS))
             alike = [*engine.feedback.state(replicated=True), *(LISTS if engine.second_moment is not None else ())]
             say(**facts(restored, {name: state[name] for name in alike}))
         check_lanes(agreement.rows[:, 1:])
@@ -85,6 +86,7 @@ class Snapshot:
         self._load({name: array.astype(dtype, copy=False) for name, array in remembered.items()})
         if engine.second_moment is not None:
             engine.second_moment.load(state)
+        engine.steps = state.get(STEPS, 0)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the snapshots of ``ranks`` ranks, on any number of ranks. Collective."""
@@ -138,6 +140,7 @@ class Snapshot:
                     f"state[{key!r}] must be {expected!r}, got {shown(saved)}; load it into a reducer made with the "
                     f"arguments it was saved from; {EARLIER}"
                 )
+        check_whole(f"state[{STEPS!r}]", state.get(STEPS, 0), 0, "steps", WHOLE)  # those of 0.4 have none
         check_sizes(state, whole_state(self._engine.feedback), self._engine.layout.size)
         if self._engine.second_moment is not None:
             self._engine.second_moment.check_state(state)

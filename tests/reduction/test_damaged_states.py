@@ -136,6 +136,17 @@ def test_each_number_of_a_state_declares_its_range(kind):
                 assert range_of(field) is not ANY, (type(state), field.name)
 
 
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda case: "-".join(map(str, CASES[case].values())))
+def test_a_file_of_an_earlier_step_is_refused_on_all_ranks(case):
+    states = [saved(case=case)[0], saved(case=case, steps=2)[1]]
+
+    def run(comm):
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            reducer_of(comm, **CASES[case]).load_state_dict(states[comm.rank])
+
+    World(2, per_node=2).run(run)
+
+
 def test_a_state_of_release_0_4_has_no_checksums_and_ranges_all_the_same():
     def of_0_4(state):
         return state | {FORM: {path: form.partition(CHECKED)[0] for path, form in state[FORM].items()}}
