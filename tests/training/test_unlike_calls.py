@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from sparse_mpi import World
-
 from .calls import Call, Program
 from .doors import DOORS, Trainee
 
@@ -22,7 +20,7 @@ CALLS: dict[str, Does] = {
     "flush": lambda one, state: one.verbs.flush(),
     "flush without a step": lambda one, state: one.verbs.flush(step=False),
     "load_state_dict": lambda one, state: one.verbs.load_state_dict(state),
-    "take_over": lambda one, state: one.verbs.take_over([state], 2),
+    "take_over": lambda one, state: one.verbs.take_over([state], one.comm.size),
     "detach": lambda one, state: (one.verbs.detach(), one.steps([7])),
     # What the next step does
     "watch": lambda one, state: (one.verbs.watch(1), one.steps([7])),
@@ -43,17 +41,18 @@ ONLY = {"local": ("plain", "second moments", "momentum", "clipped")}
 CELLS = [(door, how) for door in ("optimizer", "local") for how in ONLY.get(door, SETTINGS)]
 
 
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("warm", [0, 3, 1])
 @pytest.mark.parametrize(("door", "how"), CELLS)
 def test_a_call_of_one_rank_is_refused_in_words_on_all(
-    door: str, how: str, warm: int, request: pytest.FixtureRequest
+    ranks: Any, door: str, how: str, warm: int, request: pytest.FixtureRequest
 ) -> None:
     calls = [name for name in CALLS if name != "add_param_group" or (door, how) < ("optimizer", "tables")]
     calls = [name for name in calls if name != "add_param_group" or door == "optimizer"]
     pairs = list(permutations(calls, 2))
     if request.config.getoption("--tier") == "fast":  # each with a step, and with the next one
         pairs = [(one, other) for one, other in pairs if one == "step" or calls.index(other) == calls.index(one) + 1]
-    program = Program((), 2, density=0.1, door=door, **{"algorithm": "topka"} | SETTINGS[how])
+    program = Program((), 3, density=0.1, door=door, **{"algorithm": "topka"} | SETTINGS[how])
     for pair in pairs:
 
         def body(comm: Any, pair: tuple[str, str] = pair) -> str:
@@ -61,12 +60,12 @@ def test_a_call_of_one_rank_is_refused_in_words_on_all(
             trainee.zero_grad(True)
             state = trainee.verbs.state_dict()
             try:
-                CALLS[pair[comm.rank]](trainee, state)
+                CALLS[pair[comm.rank == comm.size - 1]](trainee, state)
             except (ValueError, RuntimeError) as error:
                 return str(error)
             return ""
 
-        said = World(2).run(body)
+        said = ranks.run(body)
         # Calls that have the same effect may go on, on both ranks
         assert all(said) or not any(said), (pair, said)
         assert all(re.search("must|all ranks", text) for text in said if text), (pair, said)
