@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -166,25 +167,31 @@ class GradientReduction(Door):
                 on every rank, as a ValueError where it is another rank's.
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
-        self._meet()  # the optimizer may have new groups, or layers that are unfrozen
-        if self._totals is None:
-            return self._reduce()
-        # Behind passes since then some ranks may have cleared their gradients
-        return self._reduce(TWICE) if self._arrivals.came and self._somewhere(self.arrived) else self._totals
+        with self._ended():
+            self._meet()  # the optimizer may have new groups, or layers that are unfrozen
+            if self._totals is None:
+                return self._reduce()
+            # Behind passes since then some ranks may have cleared their gradients
+            return self._reduce(TWICE) if self._arrivals.came and self._somewhere(self.arrived) else self._totals
 
-    def _reduce(self, problem: str | None = None) -> list[Total]:
+    @contextmanager
+    def _ended(self) -> Iterator[None]:
+        """Have nothing under way behind an error, whose first difference ends all on all ranks."""
         self._pass.open(self.comm)
         try:
-            return self._reduced(problem)
+            yield
         except Exception:
             self._pass.abandon()
             self._reset()
             self.sparse.abandon()
             raise
+        finally:
+            if not self._pass.begun:
+                self._pass.end()
 
-    def _reduced(self, problem: str | None) -> list[Total]:
+    def _reduce(self, problem: str | None = None) -> list[Total]:
         scale = 1.0 if self._scale is None else float(self._scale.now())
-        buckets = self.buckets
+        buckets = self.bucketing.all
         if any(bucket.changed for bucket in buckets[: self._begun]):
             self._next.revised = True
         problem = problem or (LEFT if self._left else None)
@@ -211,9 +218,9 @@ class GradientReduction(Door):
         if refused is not None and refused.revised:
             self._arrivals.begin_late(self.comm.rank == 0)
             self._pass.end()
-            for bucket in self.buckets:
+            for bucket in self.bucketing.all:
                 bucket.gather(scale)
-            factor = self._begin_rest(self.buckets, scale)
+            factor = self._begin_rest(self.bucketing.all, scale)
             refused = self._pass.refused(self.sparse.refusal())
         if refused is not None:
             return self._skip()
@@ -231,7 +238,7 @@ class GradientReduction(Door):
     def _next(self) -> Any:
         """Return what the ranks hear next of this one: an engine, or the sums of tables."""
         begun = len(self._pass.begun)
-        return self.buckets[begun].reducer.engine if self.buckets else self.sparse
+        return self.bucketing.all[begun].reducer.engine if self.bucketing.all else self.sparse
 
     def _begin_rest(self, waiting: Sequence[Bucket], scale: float) -> float:
         """Begin the buckets that wait, times a factor that clips the whole gradient, and return that."""
@@ -239,7 +246,11 @@ class GradientReduction(Door):
         factor = 1.0
         if self._max_norm is not None:
             # Tables are reduced with the loss scale, buckets without it
-            beside, flats, most = self.sparse.norm / scale, [bucket.flat for bucket in self.buckets], self._max_norm
+            beside, flats, most = (
+                self.sparse.norm / scale,
+                [bucket.flat for bucket in self.bucketing.all],
+                self._max_norm,
+            )
 
             def clipped(comm: Comm) -> float:
                 check_consistency(comm, "call=step clip_norm")
@@ -255,7 +266,7 @@ class GradientReduction(Door):
         """Leave the step out: a gradient of some rank is not finite, so that all become NaN."""
         self._reset()
         self.sparse.fail()
-        for bucket in self.buckets:
+        for bucket in self.bucketing.all:
             bucket.fail()
         self.skipped += 1
         if self._scale is None and self.comm.rank == 0:  # a scaler looks for the largest scale by overflows
@@ -274,15 +285,16 @@ class GradientReduction(Door):
         """
         if self._totals is None or self._arrivals.came:
             left = self._left
-            if self._somewhere(self.arrived or left):
-                self._reduce(LEFT if left else SKIPPED)
+            with self._ended():
+                if self._somewhere(self.arrived or left):
+                    self._reduce(LEFT if left else SKIPPED)
 
     def _somewhere(self, here: bool) -> bool:
         return bool(self.gradients.live.any(np.array([here], np.uint8))[0])
 
     @property
     def _left(self) -> bool:
-        return self._arrivals.grown or any(bucket.vector.left(bucket.parameters) for bucket in self.buckets)
+        return self._arrivals.grown or any(bucket.vector.left(bucket.parameters) for bucket in self.bucketing.all)
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
