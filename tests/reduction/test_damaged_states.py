@@ -37,7 +37,7 @@ NUMBERS = -5, 0, 1, 2, 7, 1000, 2**31 - 1, 2**31, 2**63, 10**30, 10**5000, 0.5, 
 ELEMENTS = {"i": (-5, 0, 1000, 2**31 - 1), "f": (-1, 0, 1e-30, 1e30, np.nan, np.inf)}  # of arrays
 # Where no key says what is wrong, the state of a lane does: its arrays do not fit into another segment
 OF_LANE = {"start", "stop", "members", "inner"}
-MORE = [pytest.param(block, marks=pytest.mark.full("3,000 with the others")) for block in range(1, 60)]
+MORE = [pytest.param(block, marks=pytest.mark.full("3,000 with the others")) for block in range(1, 120)]
 
 
 def reducer_of(comm, **options):
@@ -97,7 +97,7 @@ def mutation(seed):
 @pytest.mark.parametrize("block", [0, *MORE])
 def test_a_changed_state_is_refused_by_name_or_goes_on_alike(block):
     """On all ranks, with a new seal or without, on as many ranks or on others."""
-    for seed in range(50 * block, 50 * block + 50):
+    for seed in range(25 * block, 25 * block + 25):
         case, states, keys = mutation(seed)
         others = seed % 5 == 0
 
