@@ -68,11 +68,6 @@ def _kind(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
     return parameter.dtype, parameter.device
 
 
-def counted(gradient: Tensor) -> tuple[int, int]:
-    """Return what changes where torch knows of a change: the tensor, and its number of changes."""
-    return id(gradient), 0 if gradient.is_sparse else gradient._version
-
-
 class Bucket:
     """The gradients of some parameters in a buffer of their own: the `Place` of `DistributedOptimizer`.
 
@@ -85,7 +80,7 @@ class Bucket:
         self.vector, self.reducer, self.parameters = vector, vector.reducer, vector.parameters
         self._absent: list[int] = []  # collected parameters without a gradient
         self.factor = 1.0  # of the gathered gradients, which clips them
-        self._versions: dict[Tensor, tuple[int, int]] = {}  # gradients taken apart, and torch's count of their changes
+        self._taken: dict[Tensor, tuple[Tensor, int]] = {}  # gradients taken apart, and torch's count of their changes
         self._turn = 0  # the lines to be looked at
 
     @cached_property
@@ -111,14 +106,14 @@ class Bucket:
         """
         moved: list[Tensor] = []
         small: list[tuple[Tensor, Tensor]] = []
-        for parameter, view in self._views.items() if self._versions else ():
+        for parameter, view in self._views.items() if self._taken else ():
             gradient = parameter.grad
             if not parameter.requires_grad:
                 continue
             if gradient is None:
                 return True
             now = gradient.to_dense().detach().reshape(-1)
-            if self._versions.get(parameter) != counted(gradient) or len(now) < EVERY * LINE:
+            if not self._known(parameter, gradient) or len(now) < EVERY * LINE:
                 small.append((now, view.reshape(-1)))
             else:
                 moved += [
@@ -128,6 +123,11 @@ class Bucket:
             now, taken = (torch.cat(side) for side in zip(*small, strict=True))
             moved.append((now != taken).any())
         return bool(moved and torch.stack(moved).any())
+
+    def _known(self, parameter: Tensor, gradient: Tensor) -> bool:
+        """Return True if a gradient was taken apart, and torch has counted no change since."""
+        taken, count = self._taken.get(parameter, (None, 0))
+        return gradient is taken and not gradient.is_sparse and gradient._version == count
 
     def _sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return one line of ``x`` ``(n,)`` out of `EVERY`, and the rest at its end."""
@@ -144,17 +144,19 @@ class Bucket:
         if gradient is None:
             view.zero_()
             return False
+        if apart and self._known(parameter, gradient):
+            return True
         if gradient is not view:
             view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         # A single copy is enough: the other memory is freed
-        parameter.grad = view if not apart else view.clone() if gradient is view else gradient
+        parameter.grad = own = view if not apart else view.clone() if gradient is view else gradient
+        if apart:
+            self._taken[parameter] = own, 0 if own.is_sparse else own._version
         return True
 
     def gather(self, scale: float = 1.0, apart: bool = False) -> None:
         """Take all gradients as they are now, see `take`, divided by a loss ``scale``; None is zero."""
         self._absent = [number for number, parameter in enumerate(self.parameters) if not self.take(parameter, apart)]
-        given = [(p, p.grad) for p in self.parameters if apart and p.grad is not None]
-        self._versions = {parameter: counted(gradient) for parameter, gradient in given}
         self._turn = (self._turn + 1) % EVERY
         if scale != 1.0:
             self.flat.div_(scale)
@@ -168,6 +170,7 @@ class Bucket:
     @torch.no_grad()
     def write(self, total: Total, divisor: float) -> None:
         """Set ``.grad`` of the parameters to ``total / divisor``."""
+        self._taken.clear()
         write_mean(total, divisor, self.flat)
         # Skipped are parameters without a gradient on any rank
         self._hand_back(self.vector.reducer.absence.everywhere)
@@ -175,6 +178,7 @@ class Bucket:
     @torch.no_grad()
     def fail(self) -> None:
         """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
+        self._taken.clear()
         self.flat.fill_(torch.nan)
         self._hand_back(())
 

@@ -373,8 +373,8 @@ class GradientReduction(Door):
         self._arrivals.grown |= bucket.vector.left([parameter], 1)
         if last:
             # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
-            if self.bucketing.settled(bucket) and (bucket is self.bucketing.all[-1] or not self._arrivals.apart):
-                bucket.take(parameter)
+            if self.bucketing.settled(bucket):
+                bucket.take(parameter, apart=self._arrivals.apart and bucket is not self.bucketing.all[-1])
             self._arrivals.look(parameter)
         if self._totals is not None or not self._arrivals.may_begin:
             return
