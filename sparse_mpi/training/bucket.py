@@ -9,6 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from sparse_mpi import arrays
 from sparse_mpi.checks import check_range
 from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
 
@@ -95,7 +96,7 @@ class Bucket:
     @property
     def finite(self) -> bool:
         """Return True if the collected gradients are finite."""
-        return bool(self.flat.isfinite().all())
+        return arrays.finite(arrays.enter(self.flat))
 
     @property
     def changed(self) -> bool:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from sparse_mpi.reduction.clipping import factor_of, norm_of_mean, sketched
+from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.training.door import Door
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined
@@ -145,8 +145,7 @@ class ShardedReduction(Door):
 
     def _clipping_factor(self, vectors: Sequence[UnitVector], most: float) -> float:
         """Return the factor that clips the mean of all shards together to the norm ``most``."""
-        flats = [vector.flat for vector in vectors]
-        norm = self.gradients.live.ask(lambda comm: norm_of_mean(sketched(flats, comm.size), most, comm))
+        norm = self.gradients.norm_of_mean([vector.flat for vector in vectors], most)
         square = torch.tensor(norm, dtype=torch.float64, device=self._attached[0].device).square()
         torch.distributed.all_reduce(square, group=self._attached[0].mesh.get_group())
         return factor_of(float(square.sqrt()), most)

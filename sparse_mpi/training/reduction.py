@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,10 @@ from torch.optim import Optimizer
 
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import progress_thread_of
-from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.fault_tolerance import Team
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.tracer import Tracer
-from sparse_mpi.reduction.clipping import clipping_factor, sketched
+from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.training.arrivals import Arrivals
 from sparse_mpi.training.bucket import Bucket
@@ -245,18 +245,9 @@ class GradientReduction(Door):
         # Of each that waits none has been begun
         factor = 1.0
         if self._max_norm is not None:
+            norm = self.gradients.norm_of_mean([bucket.flat for bucket in self.bucketing.all], self._max_norm)
             # Tables are reduced with the loss scale, buckets without it
-            beside, flats, most = (
-                self.sparse.norm / scale,
-                [bucket.flat for bucket in self.bucketing.all],
-                self._max_norm,
-            )
-
-            def clipped(comm: Comm) -> float:
-                check_consistency(comm, "call=step clip_norm")
-                return clipping_factor(sketched(flats, comm.size), most, comm, beside)
-
-            factor = self.gradients.live.ask(clipped)
+            factor = factor_of(hypot(norm, self.sparse.norm / scale), self._max_norm)
         for bucket in waiting:
             bucket.factor = factor
             self._pass.begin(bucket, **self.options)
