@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi.comm import NullComm, as_comm
+from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.mpi import MPIComm
 
 from .laws import assert_as_in_a_world
@@ -123,13 +123,6 @@ def test_null_comm_takes_every_rank_for_this_one(rank):
 def test_null_comm_refuses_a_rank_it_does_not_have():
     with pytest.raises(ValueError, match=r"rank must be a rank in \[0, 2\), got 2"):
         NullComm(2, 2)
-
-
-def test_as_comm_leaves_a_comm_alone(ranks):
-    def body(comm):
-        return as_comm(comm) is comm
-
-    assert all(ranks.run(body))
 
 
 def test_abort_in_process_raises_the_error():

@@ -43,17 +43,6 @@ def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
         assert [array.tolist() for array in found] == expected
 
 
-def test_messages_of_parts_and_of_the_whole_do_not_meet(ranks):
-    """Each rank sends itself one message in every communicator, and in the order of the other ranks' calls."""
-
-    def body(comm):
-        halves, everybody = comm.split(comm.rank % 2), comm.split(0)
-        order = [comm, halves, everybody, halves, comm]
-        return [part.allreduce(np.array([turn])).item() // part.size for turn, part in enumerate(order)]
-
-    assert ranks.run(body) == [[0, 1, 2, 3, 4]] * ranks.size
-
-
 def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):
     """And is noted there; making the part costs nothing."""
 
