@@ -34,7 +34,6 @@ def totals(comm, steps: int = 3, n: int = N, reducer=SparseAllreduce, **options)
 
 
 def runs(comm, algorithm, **options):
-    """Return an algorithm as a reducer runs it on these ranks."""
     return SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm, **options).engine.exchange.placed
 
 
@@ -137,15 +136,17 @@ def test_levels_are_checked_and_agreed():
     World(4, 2).run(body)
 
 
-def test_one_sum_alone_has_two_levels_where_it_is_asked_for():
+def test_one_sum_alone_has_two_levels_where_it_is_asked_for(caplog):
     def body(comm, **options):
         return sparse_allreduce(gradient(comm.rank, 0, N), k=K, comm=comm, **options)
 
-    alone, flat, two, same = (
+    algorithms = Hybrid((Fused(OkTopk(), (0,), 1.0),)), "topka", "oktopk-2level"
+    alone, flat, two, part, _, same = (
         World(4, 2).run(lambda comm, o=options: body(comm, **o))[0]
-        for options in ({}, {"levels": 1}, {"levels": 2}, {"algorithm": "oktopk-2level"})
+        for options in ({}, {"levels": 1}, {"levels": 2}, *({"algorithm": each} for each in algorithms))
     )
     assert alone.total.indices.tobytes() == flat.total.indices.tobytes() != two.total.indices.tobytes()
+    assert part.total.indices.tobytes() == flat.total.indices.tobytes() and not caplog.records
     assert two.total.values.tobytes() == same.total.values.tobytes()
 
 
@@ -235,19 +236,6 @@ def test_a_copy_does_not_keep_what_a_rank_has_given_to_its_node(name):
         return kept
 
     assert not np.any(World(4, 2).run(body))
-
-
-def test_one_sum_has_one_level_also_of_a_hybrid(caplog):
-    parts = Hybrid((Fused(OkTopk(), (0,), 1.0),))
-
-    def body(comm):
-        return [
-            sparse_allreduce(gradient(comm.rank, 0, N), k=K, comm=comm, algorithm=each).total
-            for each in (parts, "topka")
-        ]
-
-    World(4, 2).run(body)
-    assert not caplog.records
 
 
 def test_parts_of_a_hybrid_have_levels_of_their_own():

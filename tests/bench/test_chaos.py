@@ -64,7 +64,6 @@ def test_a_seed_draws_the_same_faults_and_kinds_leave_instants_and_ranks():
 
 @pytest.fixture
 def children():
-    """Start processes that are killed at the end."""
     started = []
 
     def start():
@@ -89,8 +88,6 @@ def state(process):
 
 
 def play(faults, ranks, tell):
-    """Play faults against these processes to the end; return what became of them."""
-
     def find():
         return {number: rank.pid for number, rank in enumerate(ranks) if rank.poll() is None}
 

@@ -49,8 +49,6 @@ def payload(tmp_path):
 
 @pytest.fixture
 def place(tmp_path):
-    """A checkpoint of two ranks."""
-
     def save(comm):
         return checkpoint.save(tmp_path / "saved", 1, {}, b"model", {"step": 1, "residual": np.ones(3)}, comm)
 

@@ -63,7 +63,6 @@ except ArithmeticError as error:
 
 
 def assert_passed(ranks, *options):
-    """Run pytest under torchrun on that many ranks."""
     done = launch(None, *torchrun(ranks, "-m", "pytest", "-p", HARNESS, "-q", "-rf", *options), seconds=240)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert done.stdout.count(" passed") == ranks
@@ -237,7 +236,6 @@ def test_a_step_costs_and_gives_what_it_does_in_process(ranks, name):
 
 @pytest.fixture
 def alone():
-    """A process group of this process only."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield dist.group.WORLD
     dist.destroy_process_group()

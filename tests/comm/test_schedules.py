@@ -59,13 +59,11 @@ def bytes_of(total):
 
 
 def counted(comm):
-    """What a rank has sent and received."""
     traffic = comm.traffic
     return traffic.sent, traffic.received, traffic.messages, traffic.control
 
 
 def reduced(comm, steps=3, **options):
-    """Totals, residual and traffic of a reducer's steps."""
     reducer = SparseAllreduce(SHAPES, density=0.1, comm=comm, **options)
     totals = [bytes_of(reducer.step(gradient(comm.rank, step, SIZE))) for step in range(steps)]
     return totals, reducer.residual.tobytes(), counted(comm)
@@ -244,7 +242,6 @@ def test_a_spare_takes_a_place_with_the_same_bytes(schedules):
 
 
 def order_of(**options):
-    """The ranks in the order in which they passed three calls."""
     seen = []
 
     def body(comm):

@@ -28,8 +28,6 @@ class NcclError(RuntimeError):
 
 
 class Nccl:
-    """The module."""
-
     NCCL_SUM, NCCL_MAX = 0, 2
 
     def __init__(self) -> None:

@@ -41,7 +41,6 @@ def ranges(monkeypatch):
 
 @pytest.fixture
 def opened(ranges, monkeypatch):
-    """The names of ranges, in the order in which they are opened and closed."""
     events = []
 
     @contextmanager

@@ -13,7 +13,6 @@ N = 40
 
 
 def watched(comm, gradients, every=1, **options) -> list[Quality]:
-    """Return the quality of every step; ``gradients(step, rank)`` makes them."""
     reducer = SparseAllreduce(N, comm=comm, **options)
     reducer.watch, found = Watch(every), []
     for step in range(6):

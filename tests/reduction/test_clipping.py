@@ -23,8 +23,6 @@ def norm_of_mean(given: list[np.ndarray]) -> float:
 
 
 def factors(given: list[np.ndarray], most: float) -> list[float]:
-    """Return the factor that each of the ranks finds that have these gradients."""
-
     def body(comm):
         return clipping_factor(sketched([given[comm.rank]], comm.size), most, comm)
 

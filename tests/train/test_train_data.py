@@ -26,7 +26,6 @@ from sparse_train.tasks.images import extend, image_task
 
 
 def idx(array):
-    """``array`` of uint8 in the IDX format."""
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 

@@ -134,7 +134,6 @@ def test_names_in_checkpoints_stay():
 
 
 def rounded(name, values):
-    """What arrives of a vector of these values."""
     values = np.asarray(values)
     vector = SparseVector(np.arange(len(values), dtype=np.int32) * 50, values, 50 * len(values))
     packed = wire.pack_whole(WIRES[name], vector)
