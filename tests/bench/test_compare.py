@@ -91,18 +91,6 @@ def test_a_way_that_fails_shows_the_error_and_leaves_the_others_their_results(tm
     assert list(json.loads(record.read_text())["steps"]) == ["dense", "topka"] and figure.stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [(["own.py", "--lr", "1"], "behind --"), (["--algorithms", "elect", "own.py"], "the script first")],
-)
-def test_words_in_the_wrong_place_are_refused_with_the_right_one(words, remedy, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").touch()
-    with pytest.raises(SystemExit):
-        main(["bench", "compare", *words])
-    assert remedy in capsys.readouterr().err
-
-
 def test_the_variable_overrules_the_algorithm_and_says_so(monkeypatch, caplog):
     torch = pytest.importorskip("torch")
     from sparse_mpi import World
