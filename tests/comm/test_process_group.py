@@ -5,13 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.counting import REDUCIBLE
-from sparse_mpi.comm.world import World
-from sparse_mpi.sparse import Layout
-from sparse_mpi.testing.steps import dense_of, same_bytes
 
 from ..launch import ROOT, launch
 from ..prefork import torchrun
@@ -71,14 +67,15 @@ def assert_passed(ranks, *options):
 @pytest.mark.jobs
 @pytest.mark.parametrize("size", [RANKS, pytest.param(4, marks=pytest.mark.full("the bodies are those on three"))])
 def test_bodies_of_this_file_under_torchrun(pytestconfig, size):
-    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), "tests/comm/test_process_group.py")
+    compared = "tests/algorithms/test_algorithms.py::test_world_equals_mpi_in_bytes_and_traffic"
+    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), "tests/comm/test_process_group.py", compared)
 
 
 def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
     assert_as_in_a_world(ranks)
 
 
-@pytest.mark.full("the test above compares a reducer of each algorithm on three ranks")
+@pytest.mark.full("bodies that run on three ranks compare each algorithm")
 @pytest.mark.jobs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("size", COMPARED)
@@ -204,34 +201,6 @@ def test_read_only_arrays_are_sent(ranks):
         np.testing.assert_array_equal(gathered, [[0, 1]] * ranks.size)
         np.testing.assert_array_equal(total, [[0, ranks.size]])
         np.testing.assert_array_equal(came, [[0, 1]])
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.ranks(*COMPARED)
-@pytest.mark.against_world
-def test_a_step_costs_and_gives_what_it_does_in_process(ranks, name):
-    """To the bit where messages are only moved; dense sums have the order of the library that makes them."""
-
-    layout = Layout.of([(20, 25), (500,)])
-
-    def body(comm):
-        reducer = SparseAllreduce(layout, k=40, comm=comm, algorithm=name)
-        steps = []
-        for step in range(4):
-            gradient = np.random.default_rng([step, comm.rank]).standard_normal(1000).astype(np.float32)
-            total = reducer.step(gradient, check=True)
-            traffic = reducer.report.traffic
-            steps.append((total, (traffic.sent, traffic.received, traffic.messages, traffic.control)))
-        return steps
-
-    for there, here in zip(ranks.run(body), World(ranks.size).run(body), strict=True):
-        for (total, traffic), (expected, counted) in zip(there, here, strict=True):
-            assert traffic == counted
-            if not ALGORITHMS[name]().exact_order(layout, 40):
-                wanted = dense_of(expected)
-                np.testing.assert_allclose(dense_of(total), wanted, rtol=0, atol=1e-6 * np.linalg.norm(wanted))
-            else:
-                assert same_bytes(total, expected)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from sparse_mpi.optim import DistributedOptimizer
 
 from ..fault_tolerance import survivors
 from ..gradients import gradient
+from ..kernels.on_cuda import bytes_of
 from ..training.loops import made, net, residuals, steps, weights
 
 SHAPES = [(12, 10), (10,), (7, 5, 3), (7,)]
@@ -52,10 +53,6 @@ def assert_same_in_every_order(body, ranks, schedules, around=lambda seed: nullc
             raise AssertionError(f"another result on ranks {others}")
 
     schedules.hold(law, lambda seed: f"World({ranks}, schedule={seed}, **{options})")
-
-
-def bytes_of(total):
-    return total.tobytes() if isinstance(total, np.ndarray) else total.indices.tobytes() + total.values.tobytes()
 
 
 def counted(comm):
@@ -128,7 +125,7 @@ def rounds(comm):
             if total is not None:  # on the root of a reduce
                 found += [total.indices.tobytes(), total.data.tobytes(), *counts.items()]
         found += [[*part.items()] for part in collectives.allgather(words, comm=comm)]
-        found += [request.wait().tobytes(), bytes_of(handle.wait())]
+        found += bytes_of(request.wait(), handle.wait())
     return found, reducer.residual.tobytes(), counted(comm)
 
 

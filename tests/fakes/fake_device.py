@@ -266,9 +266,6 @@ class Device(threading.local):
         """Find the pinned memory that begins there, if there is any."""
         return next((block for block in self.pinned if block.ctypes.data == pointer), None)
 
-    def moved(self) -> int:
-        return sum(copy.bytes for copy in self.copies)
-
 
 class TorchStream:
     """``torch.cuda.ExternalStream``, and torch's own."""
