@@ -12,6 +12,7 @@ from sparse_mpi import SparseAllreduce
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import ProgressThread, busy, progress_thread_of
 
+from ..gradients import gradient
 from ..launch import launch
 from ..prefork import copied
 
@@ -24,17 +25,13 @@ class Threaded(NullComm):
     concurrent = True
 
 
-def gradients(rank: int) -> np.ndarray:
-    """(STEPS, BUCKETS, N) float32"""
-    return np.random.default_rng(rank).standard_normal((STEPS, BUCKETS, N)).astype(np.float32)
-
-
 def reduced(comm, background: bool, yield_cpu: bool = False) -> list[bytes]:
     comm = comm.duplicate(yield_cpu)
     algorithms = ("oktopk", "gtopk", "adtopk")  # which make every kind of call
     reducers = [SparseAllreduce(N, k=K, comm=comm, algorithm=algorithms[bucket]) for bucket in range(BUCKETS)]
     out = []
-    for step in gradients(comm.rank):
+    for number in range(STEPS):
+        step = [gradient(comm.rank, number, N, bucket) for bucket in range(BUCKETS)]
         if background:
             handles = [reducer.start(g, check=True) for reducer, g in zip(reducers, step, strict=True)]
             totals = [handle.wait() for handle in handles]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from .laws import assert_as_in_a_world
 from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
+assert_same = partial(np.testing.assert_array_equal, strict=True)  # in type and shape, too
 DTYPES = pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
 
 
@@ -32,11 +35,6 @@ def sends(source: int, size: int) -> np.ndarray:
 
 def arrives(dest: int, size: int) -> np.ndarray:
     return np.array([rows(source, dest) for source in range(size)])
-
-
-def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(got, expected, strict=True)
 
 
 @ROW_SHAPES

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import (
-    SparseAllreduce,
-    World,
-)
+from sparse_mpi import SparseAllreduce, World
 
 N, K = 60, 5
-few_ranks = pytest.mark.ranks(1, 3)
 
 
 def quarters(rank: int, step: int) -> np.ndarray:
@@ -20,7 +16,7 @@ def quarters(rank: int, step: int) -> np.ndarray:
     return np.random.default_rng([step, rank]).integers(-99, 100, N).astype(np.float32) / 4
 
 
-@few_ranks
+@pytest.mark.ranks(1, 3)
 def test_a_flush_reports_what_it_cost_and_changes_no_later_step(ranks):
     """It costs a dense allreduce, and leaves the state of algorithm and selector alone."""
 

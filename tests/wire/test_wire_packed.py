@@ -26,8 +26,6 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
 def kernel_set(request, monkeypatch):
     if request.param == "whole-array":
         monkeypatch.setattr(kernels, "host", lambda: array)
-    else:
-        pytest.importorskip("numba")
 
 
 @st.composite
