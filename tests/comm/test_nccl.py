@@ -27,7 +27,6 @@ pytestmark = pytest.mark.ranks(1, 3)
 
 @pytest.fixture
 def nccl(device, monkeypatch):
-    """NCCL pretended, with a pretended CuPy on a pretended device."""
     return fake_nccl.install(monkeypatch)
 
 

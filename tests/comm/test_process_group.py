@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sparse_mpi import ALGORITHMS
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.counting import REDUCIBLE
 
+from ..algorithms.conformance import assert_same_as_in_world, train
+from ..algorithms.test_algorithms import DYADIC
 from ..launch import ROOT, launch
 from ..prefork import torchrun
 from ..tiers import COMPARED
@@ -67,8 +70,7 @@ def assert_passed(ranks, *options):
 @pytest.mark.jobs
 @pytest.mark.parametrize("size", [RANKS, pytest.param(4, marks=pytest.mark.full("the bodies are those on three"))])
 def test_bodies_of_this_file_under_torchrun(pytestconfig, size):
-    compared = "tests/algorithms/test_algorithms.py::test_world_equals_mpi_in_bytes_and_traffic"
-    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), "tests/comm/test_process_group.py", compared)
+    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), "tests/comm/test_process_group.py")
 
 
 def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
@@ -201,6 +203,13 @@ def test_read_only_arrays_are_sent(ranks):
         np.testing.assert_array_equal(gathered, [[0, 1]] * ranks.size)
         np.testing.assert_array_equal(total, [[0, ranks.size]])
         np.testing.assert_array_equal(came, [[0, 1]])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.ranks(*COMPARED)
+@pytest.mark.against_world
+def test_a_step_costs_and_gives_what_it_does_in_process(ranks, name):
+    assert_same_as_in_world(ranks, lambda comm: train(comm, name, DYADIC, np.float32, 4))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ INFINITE = (np.inf, np.nan, 1e39)  # the last one as float64
 
 
 def message(wire, values, cuts):
-    """What arrives of a complete vector that is cut into so many messages."""
     size, bounds = len(values), equal_boundaries(len(values) // 2, cuts) * 2
     vector = SparseVector(np.arange(size, dtype=np.int32), values, size)
     packed = wire.pack(vector, np.diff(bounds), regions_of(bounds))
