@@ -13,13 +13,10 @@ from sparse_mpi.select.interleaved import Interleaved
 from sparse_mpi.testing.cases import LAYERS
 from sparse_mpi.testing.steps import same_bytes
 
+from ..gradients import gradient
 from ..select.coverage import coverage
 
 K = 250
-
-
-def vector(rank: int, step: int = 0, dtype=np.float32) -> np.ndarray:
-    return np.random.default_rng([rank, step]).standard_normal(LAYERS.size).astype(dtype)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -29,7 +26,7 @@ def test_sends_whole_tensors_once_and_rows_in_short_columns(size):
     def body(comm):
         reducer = SparseAllreduce(LAYERS, k=K, comm=comm, algorithm=ADTopk(AllDim()))
         before = comm.traffic.copy()
-        reducer.step(vector(comm.rank))
+        reducer.step(gradient(comm.rank, 0, LAYERS.size))
         seen = comm.traffic - before
         assert seen.sent == 2 * 4 * (30 + 7 + 1 + 60 + 40) * (comm.size - 1) // comm.size + (K - 138) * 5 * (
             comm.size - 1

@@ -23,7 +23,6 @@ BYTES = {"packed": 1.25, "packed+bf16": 0.75, "packed+int8": 0.5, "packed+int4":
 
 
 def counted(algorithm, made, ranks, k, steps):
-    """Return what is counted from a cold start."""
     return volume.count(algorithm, "elect", made, ranks, k, steps, 0)
 
 

@@ -18,16 +18,13 @@ from sparse_mpi.testing import CASES, Trials, check_algorithm
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordingComm
 
+from ..gradients import gradient
 from .conformance import assert_same_as_in_world, train
 
 ABLE = ("oktopk", "elect")
 NODES = ((4, 2), (6, 3), (6, 2), (8, 4))  # ranks, and how many of them a host has
 N, K = 4000, 80
 MATRIX = ((40, 50), (2000,))
-
-
-def gradient(rank: int, step: int, n: int = N) -> np.ndarray:
-    return np.random.default_rng([step, rank]).standard_normal(n).astype(np.float32)
 
 
 def totals(comm, steps: int = 3, n: int = N, reducer=SparseAllreduce, **options) -> list[bytes]:
@@ -37,7 +34,6 @@ def totals(comm, steps: int = 3, n: int = N, reducer=SparseAllreduce, **options)
 
 
 def runs(comm, algorithm, **options):
-    """Return an algorithm as a reducer runs it on these ranks."""
     return SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm, **options).engine.exchange.placed
 
 
@@ -140,15 +136,17 @@ def test_levels_are_checked_and_agreed():
     World(4, 2).run(body)
 
 
-def test_one_sum_alone_has_two_levels_where_it_is_asked_for():
+def test_one_sum_alone_has_two_levels_where_it_is_asked_for(caplog):
     def body(comm, **options):
-        return sparse_allreduce(gradient(comm.rank, 0), k=K, comm=comm, **options)
+        return sparse_allreduce(gradient(comm.rank, 0, N), k=K, comm=comm, **options)
 
-    alone, flat, two, same = (
+    algorithms = Hybrid((Fused(OkTopk(), (0,), 1.0),)), "topka", "oktopk-2level"
+    alone, flat, two, part, _, same = (
         World(4, 2).run(lambda comm, o=options: body(comm, **o))[0]
-        for options in ({}, {"levels": 1}, {"levels": 2}, {"algorithm": "oktopk-2level"})
+        for options in ({}, {"levels": 1}, {"levels": 2}, *({"algorithm": each} for each in algorithms))
     )
     assert alone.total.indices.tobytes() == flat.total.indices.tobytes() != two.total.indices.tobytes()
+    assert part.total.indices.tobytes() == flat.total.indices.tobytes() and not caplog.records
     assert two.total.values.tobytes() == same.total.values.tobytes()
 
 
@@ -158,7 +156,7 @@ def test_feedback_rules_keep_both_laws(name, feedback):
     def body(comm):
         reducer = SparseAllreduce(((50, 60), (1000,)), k=K, comm=comm, algorithm=name, feedback=feedback)
         for step in range(4):
-            reducer.step(gradient(comm.rank, step), check=True, dense=step == 2)
+            reducer.step(gradient(comm.rank, step, N), check=True, dense=step == 2)
         if reducer.feedback.traits.defers:
             reducer.flush(check=True)
 
@@ -173,7 +171,7 @@ def test_second_moments_of_all_ranks_arrive_with_the_entries(nodes):
     def body(comm):
         reducer, found = SparseAllreduce(N, k=K, comm=comm, algorithm="elect", second_moment=0.9), []
         for step in range(4):
-            total = reducer.step(scale * gradient(comm.rank, step), check=True)
+            total = reducer.step(scale * gradient(comm.rank, step, N), check=True)
             found.append((total.indices, reducer.second_moment.sums, comm.allreduce(reducer.second_moment.mean)))
         return found
 
@@ -196,7 +194,7 @@ def test_nothing_is_lost_where_ranks_are_placed_otherwise(name, before, after):
     def first(comm):
         reducer = SparseAllreduce(MATRIX, k=K, comm=comm, algorithm=name)
         for step in range(3):
-            reducer.step(gradient(comm.rank, step))
+            reducer.step(gradient(comm.rank, step, N))
         states[comm.rank] = reducer.state_dict()
         return reducer.residual.astype(np.float64)
 
@@ -205,7 +203,7 @@ def test_nothing_is_lost_where_ranks_are_placed_otherwise(name, before, after):
         reducer.take_over([states[rank] for rank in range(comm.rank, ranks, comm.size)], ranks)
         owed = reducer.residual.astype(np.float64)
         for step in range(2):
-            reducer.step(gradient(comm.rank, step), check=True)
+            reducer.step(gradient(comm.rank, step, N), check=True)
         return owed
 
     np.testing.assert_allclose(sum(World(*before).run(first)), sum(World(*after).run(second)), atol=1e-4)
@@ -240,18 +238,6 @@ def test_a_copy_does_not_keep_what_a_rank_has_given_to_its_node(name):
     assert not np.any(World(4, 2).run(body))
 
 
-def test_one_sum_has_one_level_also_of_a_hybrid(caplog):
-    parts = Hybrid((Fused(OkTopk(), (0,), 1.0),))
-
-    def body(comm):
-        return [
-            sparse_allreduce(gradient(comm.rank, 0), k=K, comm=comm, algorithm=each).total for each in (parts, "topka")
-        ]
-
-    World(4, 2).run(body)
-    assert not caplog.records
-
-
 def test_parts_of_a_hybrid_have_levels_of_their_own():
     parts = (Fused(Elect(), (0, 2), 0.5), Fused(TopkA(), (1,), 0.3), Fused(OkTopk(levels=1), (3,), 0.2))
     layout = ((30, 20), (400,), (50, 10), (900,))
@@ -271,7 +257,7 @@ def test_arrays_on_a_device_that_pass_through_host_memory_are_not_summed_there(d
 
     def body(comm, put):
         reducer = SparseAllreduce(N, k=K, comm=comm)
-        return [reducer.step(put(gradient(comm.rank, step))).values.tobytes() for step in range(2)]
+        return [reducer.step(put(gradient(comm.rank, step, N))).values.tobytes() for step in range(2)]
 
     def mixed(comm):
         with pytest.raises(ValueError, match="all ranks must call with the same arguments"):

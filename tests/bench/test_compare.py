@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from sparse_mpi import World
 from sparse_mpi.__main__ import main
+from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi_bench.commands.bench_compare import draw, summary
 
 from ..launch import ROOT, needs_mpi
@@ -91,23 +94,7 @@ def test_a_way_that_fails_shows_the_error_and_leaves_the_others_their_results(tm
     assert list(json.loads(record.read_text())["steps"]) == ["dense", "topka"] and figure.stat().st_size
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [(["own.py", "--lr", "1"], "behind --"), (["--algorithms", "elect", "own.py"], "the script first")],
-)
-def test_words_in_the_wrong_place_are_refused_with_the_right_one(words, remedy, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").touch()
-    with pytest.raises(SystemExit):
-        main(["bench", "compare", *words])
-    assert remedy in capsys.readouterr().err
-
-
 def test_the_variable_overrules_the_algorithm_and_says_so(monkeypatch, caplog):
-    torch = pytest.importorskip("torch")
-    from sparse_mpi import World
-    from sparse_mpi.optim import DistributedOptimizer
-
     def chosen(comm):
         plain = torch.optim.SGD([torch.nn.Parameter(torch.ones(1000))], lr=0.1, momentum=0.9)
         made = DistributedOptimizer(plain, comm=comm, algorithm="topka", wire="packed", density=0.1, momentum="local")

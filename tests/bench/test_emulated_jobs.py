@@ -35,7 +35,6 @@ time.sleep(600)
 
 
 def traces(prefix):
-    """Names of namespaces and folders that begin so."""
     places = (NAMESPACES, Path(tempfile.gettempdir()))
     return [file.name for place in places for file in place.glob(f"{prefix}-*")]
 

@@ -11,13 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sparse_mpi import World, checkpoint
 from sparse_mpi.checkpoint import manifest
 from sparse_mpi.comm import NullComm
+from sparse_mpi.integrations import framework_state
 from sparse_mpi.planning import store
+from sparse_mpi.training import diloco_snapshot
 from sparse_mpi_bench.analysis.gradients import Recorded
 from sparse_mpi_bench.analysis.keyed_volume import stored
+from sparse_train.ranks.job import JobError
+from sparse_train.trainer import checkpoints
 
 from ..launch import ROOT
 
@@ -44,8 +49,6 @@ def payload(tmp_path):
 
 @pytest.fixture
 def place(tmp_path):
-    """A checkpoint of two ranks."""
-
     def save(comm):
         return checkpoint.save(tmp_path / "saved", 1, {}, b"model", {"step": 1, "residual": np.ones(3)}, comm)
 
@@ -80,10 +83,6 @@ def test_a_state_with_a_pickle_is_refused_on_every_rank(member, says, place, pay
 
 def test_a_model_with_a_pickle_is_refused_in_one_line(place, payload):
     """What `torch.save` writes is a pickle; only tensors and plain data are taken from it."""
-    torch = pytest.importorskip("torch")
-    from sparse_train.ranks.job import JobError
-    from sparse_train.trainer import checkpoints
-
     replace(place, manifest.MODEL, lambda file: torch.save({"model": payload}, file))
     args = Namespace(resume=place, checkpoint_dir=place.parent, checkpoint_every=0, out=place.parent)
 
@@ -96,21 +95,16 @@ def test_a_model_with_a_pickle_is_refused_in_one_line(place, payload):
 
 
 def test_local_steps_and_broadcasts_take_tensors_only(payload):
-    torch = pytest.importorskip("torch")
-    from sparse_mpi.training import diloco_snapshot as states
-
-    assert (states.unpacked(states.packed({"a": torch.ones(2)}))["a"] == 1).all()
+    assert (diloco_snapshot.unpacked(diloco_snapshot.packed({"a": torch.ones(2)}))["a"] == 1).all()
     with pytest.raises(pickle.UnpicklingError):
-        states.unpacked(states.packed({"a": payload}))
+        diloco_snapshot.unpacked(diloco_snapshot.packed({"a": payload}))
 
 
 def test_files_of_ranks_beside_a_framework_take_tensors_only(payload, tmp_path):
-    torch = pytest.importorskip("torch")
-    files = pytest.importorskip("sparse_mpi.integrations.framework_state")
     for protocol in (2, 4):
-        torch.save(payload, files.rank_file(tmp_path / "checkpoint", 0), pickle_protocol=protocol)
+        torch.save(payload, framework_state.rank_file(tmp_path / "checkpoint", 0), pickle_protocol=protocol)
         with pytest.raises(ValueError, match="must be what this rank has saved"):
-            files.restore(Namespace(comm=NullComm(), load_state_dict=len), tmp_path / "checkpoint")
+            framework_state.restore(Namespace(comm=NullComm(), load_state_dict=len), tmp_path / "checkpoint")
 
 
 def test_recorded_gradients_and_entries_are_arrays_only(payload, tmp_path):

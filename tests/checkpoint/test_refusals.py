@@ -19,8 +19,6 @@ def save(comm, folder, step=1, keep=2):
 
 
 def refusals(call):
-    """Return what both ranks were told."""
-
     def run(comm):
         with pytest.raises((TypeError, ValueError, checkpoint.CheckpointError)) as caught:
             call(comm)
@@ -66,7 +64,6 @@ def test_a_stray_file_or_link_does_not_keep_a_job_from_saving(tmp_path, name):
 
 
 def forged(place, **changed):
-    """Change a manifest, and its hash with it."""
     content = manifest.read(place)._asdict()
     content["files"] = {name: entry._asdict() for name, entry in content["files"].items()}
     content |= changed

@@ -158,6 +158,9 @@ COMBINATIONS = {
     "bench draw docs/results/volume-vgg.json docs/results/compare-vgg16.json --plot f.svg": "of one kind",
     "bench draw docs/results/predict-held-out.json docs/results/predict-held-out.json --plot f.svg": "one record",
     "bench": "required: WHAT",
+    "bench compare examples/distributed.py --lr 1": "behind --",
+    "bench compare --algorithms elect examples/distributed.py": "the script first",
+    "bench network --rate 1gbit,50mbit --every 1s --chaos kinds=link": "leave --every and --trace out",
 }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from sparse_mpi.comm import NullComm, as_comm
+from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.mpi import MPIComm
 
 from .laws import assert_as_in_a_world
 from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
+assert_same = partial(np.testing.assert_array_equal, strict=True)  # in type and shape, too
 DTYPES = pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
 
 
@@ -32,11 +35,6 @@ def sends(source: int, size: int) -> np.ndarray:
 
 def arrives(dest: int, size: int) -> np.ndarray:
     return np.array([rows(source, dest) for source in range(size)])
-
-
-def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
-    assert got.dtype == expected.dtype
-    np.testing.assert_array_equal(got, expected, strict=True)
 
 
 @ROW_SHAPES
@@ -123,13 +121,6 @@ def test_null_comm_takes_every_rank_for_this_one(rank):
 def test_null_comm_refuses_a_rank_it_does_not_have():
     with pytest.raises(ValueError, match=r"rank must be a rank in \[0, 2\), got 2"):
         NullComm(2, 2)
-
-
-def test_as_comm_leaves_a_comm_alone(ranks):
-    def body(comm):
-        return as_comm(comm) is comm
-
-    assert all(ranks.run(body))
 
 
 def test_abort_in_process_raises_the_error():

@@ -14,8 +14,6 @@ from .test_comm import arrives, rows, sends
 
 
 def traffic_of(ranks, call) -> list[Traffic]:
-    """What ``call(comm)`` added to the counters of each rank."""
-
     def body(comm):
         comm.barrier()
         before = comm.traffic.copy()

@@ -89,7 +89,6 @@ def bare(monkeypatch):
 
 @pytest.fixture
 def alone(bare):
-    """A process group of this process only, that nobody's launcher has started."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield bare
     dist.destroy_process_group()

@@ -102,7 +102,6 @@ def assert_only_what_is_exchanged_crosses(found: list[list[Spent]]) -> None:
 
 @pytest.fixture
 def emulated(device, monkeypatch):
-    """The pretended device with the CUDA kernels."""
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     fake_cuda.install_kernels(monkeypatch)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from ..launch import launch, needs_mpi
@@ -79,8 +77,6 @@ print("done", flush=True)
     ],
 )
 def test_a_forked_child_neither_ends_nor_stops_its_parents_job(tmp_path, transport):
-    if transport == "torchrun" and importlib.util.find_spec("torch") is None:
-        pytest.skip("needs torch")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     own = str(program), transport

@@ -123,7 +123,6 @@ def test_every_launcher_is_known(monkeypatch, name):
 
 
 def comm_with(kinds: str | None) -> SimpleNamespace:
-    """A communicator whose info tells these kinds of memory."""
     return SimpleNamespace(Get_info=lambda: SimpleNamespace(Get=lambda key: kinds))
 
 

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.ranks(1, 3)
 
 @pytest.fixture
 def nccl(device, monkeypatch):
-    """NCCL pretended, with a pretended CuPy on a pretended device."""
     return fake_nccl.install(monkeypatch)
 
 
@@ -206,7 +205,7 @@ def alone(nccl, clock, monkeypatch):
     return comm
 
 
-def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch):
+def test_an_exchange_that_takes_too_long_ends(alone, clock, device):
     for _ in range(3):  # all is done by now
         alone.device.watchdog.poll()
         clock[0] += 0.02
@@ -218,9 +217,6 @@ def test_an_exchange_that_takes_too_long_ends(alone, clock, device, monkeypatch)
     assert alone.device.watchdog.made.gone == "aborted"
     with pytest.raises(RuntimeError, match=r"must end within SPARSE_MPI_TIMEOUT=0\.01 seconds, it did not"):
         alone.barrier()
-    monkeypatch.setenv("SPARSE_MPI_TIMEOUT", "soon")
-    with pytest.raises(ValueError, match="SPARSE_MPI_TIMEOUT must be a number of seconds, got 'soon'"):
-        NcclComm(NullComm())
 
 
 def test_a_host_that_cannot_queue_an_exchange_ends(alone, clock):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import ALGORITHMS, SparseAllreduce
+from sparse_mpi import ALGORITHMS
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.counting import REDUCIBLE
-from sparse_mpi.comm.world import World
-from sparse_mpi.sparse import Layout
-from sparse_mpi.testing.steps import dense_of, same_bytes
 
+from ..algorithms.conformance import assert_same_as_in_world, train
+from ..algorithms.test_algorithms import DYADIC
 from ..launch import ROOT, launch
 from ..prefork import torchrun
 from ..tiers import COMPARED
@@ -63,7 +62,6 @@ except ArithmeticError as error:
 
 
 def assert_passed(ranks, *options):
-    """Run pytest under torchrun on that many ranks."""
     done = launch(None, *torchrun(ranks, "-m", "pytest", "-p", HARNESS, "-q", "-rf", *options), seconds=240)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     assert done.stdout.count(" passed") == ranks
@@ -79,7 +77,7 @@ def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
     assert_as_in_a_world(ranks)
 
 
-@pytest.mark.full("the test above compares a reducer of each algorithm on three ranks")
+@pytest.mark.full("bodies that run on three ranks compare each algorithm")
 @pytest.mark.jobs
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("size", COMPARED)
@@ -211,33 +209,11 @@ def test_read_only_arrays_are_sent(ranks):
 @pytest.mark.ranks(*COMPARED)
 @pytest.mark.against_world
 def test_a_step_costs_and_gives_what_it_does_in_process(ranks, name):
-    """To the bit where messages are only moved; dense sums have the order of the library that makes them."""
-
-    layout = Layout.of([(20, 25), (500,)])
-
-    def body(comm):
-        reducer = SparseAllreduce(layout, k=40, comm=comm, algorithm=name)
-        steps = []
-        for step in range(4):
-            gradient = np.random.default_rng([step, comm.rank]).standard_normal(1000).astype(np.float32)
-            total = reducer.step(gradient, check=True)
-            traffic = reducer.report.traffic
-            steps.append((total, (traffic.sent, traffic.received, traffic.messages, traffic.control)))
-        return steps
-
-    for there, here in zip(ranks.run(body), World(ranks.size).run(body), strict=True):
-        for (total, traffic), (expected, counted) in zip(there, here, strict=True):
-            assert traffic == counted
-            if not ALGORITHMS[name]().exact_order(layout, 40):
-                wanted = dense_of(expected)
-                np.testing.assert_allclose(dense_of(total), wanted, rtol=0, atol=1e-6 * np.linalg.norm(wanted))
-            else:
-                assert same_bytes(total, expected)
+    assert_same_as_in_world(ranks, lambda comm: train(comm, name, DYADIC, np.float32, 4))
 
 
 @pytest.fixture
 def alone():
-    """A process group of this process only."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield dist.group.WORLD
     dist.destroy_process_group()

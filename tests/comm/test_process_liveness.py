@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 
 @pytest.fixture
 def child():
-    """A process that sleeps."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()

@@ -12,11 +12,6 @@ from sparse_mpi.comm.world import DeadlockError, MismatchError, World
 ONE = np.ones(1)
 
 
-def members_of(part, size: int, colors: int) -> list[int]:
-    """The ranks of that colour, where rank r has the colour r mod ``colors``."""
-    return list(range(part, size, colors))
-
-
 @pytest.mark.parametrize("colors", [1, 2, 3, 8])
 def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
     def body(comm):
@@ -36,22 +31,11 @@ def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
         ]
 
     for rank, (place, found) in enumerate(ranks.run(body)):
-        members = members_of(rank % colors, ranks.size, colors)
+        members = list(range(rank % colors, ranks.size, colors))
         at = members.index(rank)
         assert place == (at, len(members))
         expected = [members] * 3 + [[members[at - 1], rank], [sum(members)], members[-1:]]
         assert [array.tolist() for array in found] == expected
-
-
-def test_messages_of_parts_and_of_the_whole_do_not_meet(ranks):
-    """Each rank sends itself one message in every communicator, and in the order of the other ranks' calls."""
-
-    def body(comm):
-        halves, everybody = comm.split(comm.rank % 2), comm.split(0)
-        order = [comm, halves, everybody, halves, comm]
-        return [part.allreduce(np.array([turn])).item() // part.size for turn, part in enumerate(order)]
-
-    assert ranks.run(body) == [[0, 1, 2, 3, 4]] * ranks.size
 
 
 def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):
@@ -67,7 +51,7 @@ def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):
         return comm.traffic.sent, comm.traffic.received, comm.traffic.messages
 
     for rank, counted in enumerate(ranks.run(body)):
-        size = len(members_of(rank % 2, ranks.size, 2))
+        size = len(range(rank % 2, ranks.size, 2))
         assert counted == (20 * (size - 1), 20 * (size - 1), (size - 1).bit_length())
 
 

@@ -123,7 +123,6 @@ def jobs(monkeypatch):
 
 
 def pass_time(monkeypatch, seconds: float) -> None:
-    """Have it be that much later from now on."""
     later = time.time() + seconds
     monkeypatch.setattr("time.time", lambda: later)
 

@@ -34,7 +34,6 @@ def on_device(values):
 
 
 def fetched(*totals):
-    """The bytes of totals on the device."""
     arrays = [part for total in totals for part in (total[:2] if isinstance(total, tuple) else [total])]
     return [part.get().tobytes() for part in arrays if isinstance(part, sys.modules["cupy"].ndarray)]
 
@@ -47,7 +46,6 @@ def assert_same_in_every_order(body, ranks, schedules, **options):
 
 
 def reduced(comm, device, steps=3, **options):
-    """Totals and residual of a reducer."""
     with device.stream(HERE):
         reducer = SparseAllreduce(SHAPES, density=0.1, comm=comm, **options)
         totals = [reducer.step(on_device(gradient(comm.rank, step, SIZE))) for step in range(steps)]

@@ -35,7 +35,6 @@ LAYOUT = Layout.of([(20, 25), (500,)])
 
 @pytest.fixture
 def torch_nccl(device, monkeypatch):
-    """Process groups pretended, on a pretended device."""
     return fake_torch_nccl.install(monkeypatch)
 
 

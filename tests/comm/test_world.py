@@ -19,29 +19,6 @@ def test_every_run_counts_anew():
     assert [t.sent for t in first] == [t.sent for t in second] == [16, 16, 16]
 
 
-def test_exactly_one_rank_runs_at_a_time_in_an_order_that_repeats():
-    def trace():
-        seen, running = [], set()
-
-        def step(comm):
-            running.add(comm.rank)
-            assert running == {comm.rank}
-            seen.append(comm.rank)
-            running.remove(comm.rank)
-
-        def body(comm):
-            for turn in range(3):
-                step(comm)
-                comm.sendrecv(ONE, (comm.rank + turn) % comm.size, (comm.rank - turn) % comm.size)
-                step(comm)
-                comm.allreduce(ONE)
-
-        World(6).run(body)
-        return seen
-
-    assert trace() == trace()
-
-
 def test_sums_are_taken_in_rank_order():
     gradients = [np.float32([1e8]), np.float32([1]), np.float32([-1e8]), np.float32([1])]
     in_order = ((gradients[0] + gradients[1]) + gradients[2]) + gradients[3]

@@ -68,7 +68,6 @@ def algorithm(name: str) -> Callable[[Any], Found]:
 
 
 def trained(model: Any, optimizer: Any, rank: int) -> Found:
-    """The weights after a few steps."""
     for step in range(STEPS):
         drawn = torch.from_numpy(np.random.default_rng([rank, step, 7]).standard_normal((16, 64), np.float32))
         optimizer.zero_grad()

@@ -376,17 +376,7 @@ def edges_of(messages) -> np.ndarray:
     return np.append(np.concatenate(parts), messages["entries"].sum()).astype(np.int64)
 
 
-CHANGING = {
-    "accumulate",
-    "add",
-    "add_dealt",
-    "add_merged",
-    "subtract",
-    "subtract_dense",
-    "clear",
-    "mark",
-    "follow_squares",
-}
+CHANGING = "accumulate add add_dealt add_merged subtract subtract_dense clear mark follow_squares".split()
 
 
 class WholeArrays:

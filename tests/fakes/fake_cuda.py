@@ -130,7 +130,6 @@ def memory_of_blocks() -> Iterator[np.ndarray]:
 
 
 def emulate(function, flush: bool, blocks: int, threads: int, shared_bytes: int, given: list, new: list[bool]) -> None:
-    """Run a kernel that g++ has compiled."""
     words = [np.array([one.ctypes.data if isinstance(one, np.ndarray) else one]) for one in given]
     pointers = (ctypes.c_void_p * len(words))(*(word.ctypes.data for word in words))
     assert RESIDENT <= MOST

@@ -26,8 +26,6 @@ TORCH_STREAM, FIRST = 0x70C4, 1000  # the current stream of torch; the first tha
 
 
 class Copy(NamedTuple):
-    """One copy between host and device."""
-
     to: str  # "host" or "device"
     bytes: int
     stream: int
@@ -234,7 +232,6 @@ class Device(threading.local):
 
     @property
     def here(self) -> int:
-        """The number of the current device."""
         return self.current[-1] if self.current else self.number
 
     def join(self, log: Log) -> None:
@@ -260,7 +257,6 @@ class Device(threading.local):
         return a
 
     def copied(self, to: str, host: np.ndarray | np.generic) -> Copy:
-        """Record a copy on the current stream."""
         pinned = any(np.may_share_memory(host, block) for block in self.pinned)
         copy = Copy(to, host.nbytes, self.stack[-1].ptr, pinned)
         self.copies.append(copy)
@@ -269,10 +265,6 @@ class Device(threading.local):
     def pinned_at(self, pointer: int) -> np.ndarray | None:
         """Find the pinned memory that begins there, if there is any."""
         return next((block for block in self.pinned if block.ctypes.data == pointer), None)
-
-    def moved(self) -> int:
-        """Bytes copied so far."""
-        return sum(copy.bytes for copy in self.copies)
 
 
 class TorchStream:
@@ -290,7 +282,6 @@ class TorchStream:
 
 
 def memory_of(a: np.ndarray) -> np.ndarray:
-    """The array that owns the memory of ``a``."""
     while isinstance(a.base, np.ndarray):
         a = a.base
     return a

@@ -28,8 +28,6 @@ class NcclError(RuntimeError):
 
 
 class Nccl:
-    """The module."""
-
     NCCL_SUM, NCCL_MAX = 0, 2
 
     def __init__(self) -> None:
@@ -173,9 +171,8 @@ def filling(came: np.ndarray, room: np.ndarray) -> np.ndarray:
 def install(monkeypatch) -> Nccl:
     """On top of `fake_array.install`."""
     nccl = Nccl()
-    monkeypatch.setattr(
-        nccl_watchdog, "WATCHDOG_THREAD", SimpleNamespace(add=lambda _: None)
-    )  # tests poll by themselves
+    # Tests poll by themselves
+    monkeypatch.setattr(nccl_watchdog, "WATCHDOG_THREAD", SimpleNamespace(add=lambda _: None))
     monkeypatch.setattr(CUDA, "nccl", nccl, raising=False)
     monkeypatch.setitem(sys.modules, "cupy.cuda", CUDA)
     return nccl

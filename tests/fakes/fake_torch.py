@@ -87,7 +87,6 @@ def on_device(device) -> bool:
 
 
 def tensors(tree):
-    """The tensors in nested arguments."""
     if isinstance(tree, T):
         yield tree
     elif isinstance(tree, dict):
@@ -98,7 +97,6 @@ def tensors(tree):
 
 
 def on(tree, numbers: bool = True):
-    """Results as tensors on the device, whole ``numbers`` too."""
     if isinstance(tree, T):
         return cast(tree, CudaTensor) if plain(tree) and (numbers or tree.is_floating_point()) else tree
     if isinstance(tree, (tuple, list)):

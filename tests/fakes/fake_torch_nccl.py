@@ -91,8 +91,6 @@ class Group:
 
 
 class Done:
-    """Work that waits by ``wait``."""
-
     def __init__(self, wait=lambda: None) -> None:
         self.wait = wait
 

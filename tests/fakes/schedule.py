@@ -40,8 +40,6 @@ class Holder:
 
 
 class Schedule:
-    """What a seed has drawn."""
-
     def __init__(self, seed: int) -> None:
         self.draws = Random(seed)
         self._haste: defaultdict[Any, float] = defaultdict(lambda: self.draws.choice(HASTE))  # by stream

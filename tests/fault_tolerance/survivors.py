@@ -16,12 +16,10 @@ def gradient(rank, step):
 
 
 def train(leave, algorithm="oktopk", steps=STEPS, ranks=RANKS, **options):
-    """Totals, residuals and departures of the ranks that are left."""
     return World(ranks, leave=leave).run(lambda comm: trained(comm, algorithm, steps, **options))
 
 
 def trained(comm, algorithm="oktopk", steps=STEPS, **options):
-    """Totals, residual and departures of one rank."""
     rank = comm.rank
     reducer = ElasticAllreduce(SIZE, density=0.05, comm=comm, algorithm=algorithm, **options)
     totals = []

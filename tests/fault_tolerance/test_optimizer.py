@@ -26,8 +26,6 @@ def batch(rank, step):
 
 
 def trained(leave, kind="sgd", survive=True):
-    """Parameters, losses before and after, and lost ranks of each survivor."""
-
     def main(comm):
         team, model = Team(comm), net(0, (8, 32, 1))
 

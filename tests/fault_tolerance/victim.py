@@ -44,8 +44,6 @@ FAULTS = {
 
 
 class Options(NamedTuple):
-    """What is trained."""
-
     algorithm: str
     steps: int
     spares: int = 0
@@ -54,8 +52,6 @@ class Options(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a rank has at the end."""
-
     digest: str  # of what the ranks have alike
     departures: list[Any]
     spent: list[float]  # seconds of each step, or of each pause

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
 import pytest
@@ -30,10 +29,7 @@ def cuda(request, monkeypatch):
 
 def cuda_kernels(name, monkeypatch):
     if name == "device":
-        if importlib.util.find_spec("cupy") is None:
-            pytest.skip("CuPy is not installed")
-        import cupy
-
+        cupy = pytest.importorskip("cupy")
         try:
             cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError as error:

@@ -21,7 +21,6 @@ def flushed(x):
 
 
 def put(kernels, x):
-    """A copy of ``x`` where the kernels work."""
     return kernels.cupy.asarray(x) if hasattr(kernels, "cupy") else np.array(x)
 
 

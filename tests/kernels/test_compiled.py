@@ -1,4 +1,4 @@
-"""What only the compiled kernels have: threads, blocks, and half precision as torch has it."""
+"""What only the compiled kernels have: threads and blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import magnitude_bits, widened
+from sparse_mpi.arrays import magnitude_bits
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.cpu.passes import TILE
 
@@ -18,43 +18,6 @@ from .on_cuda import N, inputs, same
 cpu = pytest.importorskip("sparse_mpi.kernels.cpu", reason="the compiled kernels need Numba")
 
 FLOATS = [np.float32, np.float64]
-
-
-def halves():
-    """Every float16 and every bfloat16, the latter as NumPy has them, and one vector with tails of all kinds."""
-    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
-    return {"float16": every.view(np.float16), "bfloat16": every}
-
-
-@pytest.mark.parametrize("name", halves())
-def test_half_precision_is_widened_exactly(name):
-    """All 65,536 bit patterns, NaN and denormals included, as torch widens them."""
-    torch = pytest.importorskip("torch")
-    x = halves()[name]
-    tensor = torch.from_numpy(x.view(np.int16)).view(getattr(torch, name)).float()
-    indices, wide = cpu.select(x, 0, len(x))
-    assert indices.tolist() == list(range(len(x)))
-    nan = np.isnan(wide)
-    assert wide[~nan].tobytes() == tensor.numpy()[~nan].tobytes()
-    assert (nan == np.isnan(tensor.numpy())).all()
-    assert widened(x)[~nan].tobytes() == wide[~nan].tobytes()
-
-
-@pytest.mark.parametrize("name", halves())
-def test_half_precision_goes_through_every_pass(name, many_threads):
-    x = np.random.default_rng(0).permutation(halves()[name])[:N]
-    wide = widened(x)
-    assert (cpu.histogram(x, 31, 0, 16) == array.histogram(wide, 31, 0, 16)).all()
-    prefix = int(np.median(magnitude_bits(wide))) >> 15
-    assert (cpu.histogram(x, 15, prefix, 15) == array.histogram(wide, 15, prefix, 15)).all()
-    threshold = int(np.median(magnitude_bits(wide)))
-    with np.errstate(all="ignore"):
-        for most in (N, 10):
-            assert same(cpu.select(x, threshold, most), array.select(x, threshold, most))
-            a, b = inputs(np.float32)["special"], inputs(np.float32)["special"]
-            assert same(cpu.accumulate_select(a, x, threshold, most), array.accumulate_select(b, x, threshold, most))
-            quiet = ~np.isnan(b)  # which of two NaN survives an addition is the processor's choice
-            assert a[quiet].tobytes() == b[quiet].tobytes() and np.isnan(a[~quiet]).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -95,15 +58,6 @@ def test_threads_change_no_bit_of_the_moments(monkeypatch):
         on_threads(count, monkeypatch)
         seen.add(cpu.moments(x, 5))
     assert len(seen) == 1
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_moments_do_not_hide_what_is_not_finite(value):
-    x = np.ones(N, np.float32)
-    x[7] = value
-    for found in (cpu.moments(x, 0), array.moments(x, 0)):
-        assert found.entries == N and not math.isfinite(found.total) and not math.isfinite(found.logs)
-        assert not math.isfinite(found.squares) and not math.isfinite(found.largest)
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -19,14 +19,6 @@ INTEGERS = [np.int32, np.int64, np.uint64]
 
 
 @given(st.data())
-def test_merge_of_anything(windows_for_all, data):
-    size = data.draw(st.integers(1, 400))
-    indices = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=80)), np.int32)
-    found = np.random.default_rng(len(indices)).choice([-0.0, 0.0, 0.1, -0.3, 1e20], len(indices)).astype(np.float32)
-    assert same(cpu.merge(indices, found, size), array.merge(indices, found, size))
-
-
-@given(st.data())
 def test_runs_are_merged_two_by_two_or_by_a_window_alike(data):
     """Few pairs, many, far apart and not, from negative indices on; runs may be empty."""
     low = data.draw(st.sampled_from([0, -(2**62), 2**63 - 2**41]))
@@ -53,11 +45,3 @@ def test_layouts_are_the_same(messages):
         sizes = np.full(len(entries), number), width * entries, -(-entries // 128)
         laid = [kernel_set.lay_out(entries, regions, *sizes, tail, scale) for kernel_set in (cpu, array)]
         assert laid[0].tolist() == laid[1].tolist()
-
-
-@pytest.fixture(scope="module")
-def windows_for_all():
-    """The dense window is used however few the pairs are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "FEW", 1)
-        yield

@@ -65,7 +65,6 @@ def test_truncate_of_any_length_from_any_address(small, m, dtype):
 @pytest.mark.parametrize("value", [0.0, -0.25, np.inf, np.nan])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_of_ties_the_first_are_kept(small, dtype, value):
-    """In all shares."""
     indices, values = ascending(1900, np.int32), np.full(1900, value, dtype)
     values[::7] *= -1
     for k in (1, 999, 1899):

@@ -33,7 +33,7 @@ def check(passes, indices, values, lengths):
     lengths, size = np.array(lengths), int(indices.max(initial=0)) + 1
     expected = array.merge(indices, values, size)
     here = put(passes, indices), put(passes, values)
-    assert same(passes.merge(*here, size, lengths=lengths), expected)
+    assert same(passes.merge(*here, size, lengths=lengths), expected) and same(passes.merge(*here, size), expected)
     *sums, chosen = passes.merge_loosely(*here, size, lengths=lengths)
     if chosen is not None:
         assert same(passes.compress(*sums, chosen), expected)

@@ -19,7 +19,6 @@ ENTRIES = [0, 1, 300]
 
 
 def assert_alike(passes, name, *arguments):
-    """Assert that a kernel returns the same bits in the same types as that of whole arrays."""
     there = [put(passes, a) if isinstance(a, np.ndarray) and a.dtype != MESSAGE else a for a in arguments]
     both = getattr(passes, name)(*there), getattr(array, name)(*arguments)
     assert same(*(result if isinstance(result, tuple) else (result,) for result in both))

@@ -17,6 +17,8 @@ from sparse_mpi.comm import NullComm
 from sparse_mpi.monitor import metrics
 from sparse_mpi.monitor.step_report import combined
 
+from ..gradients import gradient
+
 N, STEPS = 2000, 4
 ROOT = Path(__file__).parents[2]
 COUNTERS = {
@@ -53,10 +55,6 @@ def values(families, reducer="0"):
     }
 
 
-def normal(step, rank):
-    return np.random.default_rng([step, rank]).standard_normal(N).astype(np.float32)
-
-
 @pytest.fixture
 def folder(metrics_folder):
     """Files of every step, and of this test alone."""
@@ -68,7 +66,7 @@ def test_counters_are_what_was_reported_and_never_fall(folder, algorithm):
     def body(comm):
         reducer, reports, seen = SparseAllreduce(N, k=20, comm=comm, algorithm=algorithm), [], []
         for step in range(STEPS):
-            reducer.step(normal(step, comm.rank))
+            reducer.step(gradient(comm.rank, step, N))
             reports.append(reducer.report)
             seen.append(values(parsed(folder / f"sparse_mpi-test-{comm.rank}.prom")))
         return reports, seen, float(np.linalg.norm(reducer.residual))
@@ -86,7 +84,7 @@ def test_counters_are_what_was_reported_and_never_fall(folder, algorithm):
 
 
 def test_all_that_is_written_is_read(folder):
-    SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+    SparseAllreduce(N, k=20, comm=NullComm()).step(gradient(0, 0, N))
     text = (folder / "sparse_mpi-test-0.prom").read_text()
     families = parsed(folder / "sparse_mpi-test-0.prom")
     assert len(families) == len(metrics.METRICS) == text.count("# HELP ") == text.count("# TYPE ")
@@ -99,7 +97,7 @@ def test_series_are_bounded(folder, monkeypatch):
     monkeypatch.setattr(metrics, "MOST_REDUCERS", 2)
     reducers = [SparseAllreduce(N, k=20, comm=NullComm()) for _ in range(5)]
     for reducer in reducers:
-        reducer.step(normal(0, 0))
+        reducer.step(gradient(0, 0, N))
     families = parsed(folder / "sparse_mpi-test-0.prom")
     assert {sample.labels["reducer"] for sample in families["sparse_mpi_steps"].samples} == {"0", "1", "other"}
     assert [values(families, reducer)["steps"] for reducer in ("0", "1", "other")] == [1, 1, 3]
@@ -113,7 +111,7 @@ def test_files_are_written_at_most_every_few_seconds_and_at_the_end(folder, monk
     monkeypatch.setattr(metrics, "SECONDS", 5.0)
     reducer, steps, norms = SparseAllreduce(N, k=20, comm=NullComm()), [], []
     for step in range(5):
-        reducer.step(normal(step, 0))
+        reducer.step(gradient(0, step, N))
         found = values(parsed(folder / "sparse_mpi-test-0.prom"))
         steps.append(found["steps"])
         norms.append(found["residual_norm"])
@@ -124,7 +122,7 @@ def test_files_are_written_at_most_every_few_seconds_and_at_the_end(folder, monk
 
 def steps_of(comm):
     reducer = SparseAllreduce(N, k=20, comm=comm)
-    return [reducer.step(normal(step, comm.rank)).to_dense() for step in range(STEPS)]
+    return [reducer.step(gradient(comm.rank, step, N)).to_dense() for step in range(STEPS)]
 
 
 def no_space(self, *_, **__):
@@ -160,7 +158,7 @@ def test_links_are_replaced_and_not_followed(folder, tmp_path_factory):
     theirs.write_text("theirs")
     for link in (file, file.with_name(f"{file.name}.tmp")):
         link.symlink_to(theirs)
-        SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+        SparseAllreduce(N, k=20, comm=NullComm()).step(gradient(0, 0, N))
         assert theirs.read_text() == "theirs" and list(folder.iterdir()) == [file] and not file.is_symlink()
         assert values(parsed(file))["steps"] == 1
         file.unlink()
@@ -169,9 +167,9 @@ def test_links_are_replaced_and_not_followed(folder, tmp_path_factory):
 def test_a_folder_that_is_made_later_gets_the_files(folder, monkeypatch):
     monkeypatch.setenv(metrics.DIRECTORY, str(folder / "later"))
     reducer = SparseAllreduce(N, k=20, comm=NullComm())
-    reducer.step(normal(0, 0))
+    reducer.step(gradient(0, 0, N))
     (folder / "later").mkdir()
-    reducer.step(normal(1, 0))
+    reducer.step(gradient(0, 1, N))
     assert values(parsed(folder / "later" / "sparse_mpi-test-0.prom"))["steps"] == 2
 
 
@@ -184,7 +182,7 @@ def test_a_folder_that_is_made_later_gets_the_files(folder, monkeypatch):
 )
 def test_labels_and_names_of_files_take_any_job(folder, monkeypatch, job, name, label):
     monkeypatch.setenv(metrics.JOB, job)
-    SparseAllreduce(N, k=20, comm=NullComm()).step(normal(0, 0))
+    SparseAllreduce(N, k=20, comm=NullComm()).step(gradient(0, 0, N))
     (file,) = folder.glob("*.prom")
     assert file.name == f"sparse_mpi-{name}-0.prom"
     (sample,) = parsed(file)["sparse_mpi_steps"].samples

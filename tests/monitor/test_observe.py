@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.monitor import observe
+from sparse_mpi.optim import DistributedOptimizer
 
 N, PHASES = 1000, ["agree", "accumulate", "exchange", "select", "commit"]
 
@@ -41,7 +43,6 @@ def ranges(monkeypatch):
 
 @pytest.fixture
 def opened(ranges, monkeypatch):
-    """The names of ranges, in the order in which they are opened and closed."""
     events = []
 
     @contextmanager
@@ -55,9 +56,6 @@ def opened(ranges, monkeypatch):
 
 
 def test_a_step_of_the_optimizer_is_seen_by_torchs_profiler(ranges):
-    torch = pytest.importorskip("torch")
-    from sparse_mpi.optim import DistributedOptimizer
-
     def body(comm):
         weights = [torch.nn.Parameter(torch.zeros(N)) for _ in range(2)]
         inner = torch.optim.SGD(weights, lr=0.1)
@@ -126,7 +124,7 @@ def test_bench_compare_and_metrics_see_the_same_steps(monkeypatch, tmp_path):
 
 
 def test_nvtx_has_them_where_there_is_cuda(ranges, monkeypatch):
-    torch, opened = pytest.importorskip("torch"), []
+    opened = []
 
     @contextmanager
     def nvtx(name):

@@ -50,7 +50,6 @@ def damages(state):
 
 
 def damaged(state, damage):
-    """Return a copy of ``state`` that is damaged."""
     path, other = damage
     if not path:
         return other

@@ -16,7 +16,6 @@ STEPS = st.lists(st.tuples(QUARTERS, st.sets(st.integers(0, 4))), min_size=1, ma
 
 
 def joined(memory, gradient):
-    """The step's acc, complete."""
     acc, missing = memory.accumulate(gradient)
     if missing is not None:
         kernels.accumulate(acc, missing)
@@ -37,5 +36,4 @@ def sparse(indices, values, size):
 
 
 def picked(acc, chosen):
-    """All of ``acc`` at the chosen indices."""
     return sparse(sorted(chosen), acc[sorted(chosen)], len(acc))

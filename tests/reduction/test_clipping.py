@@ -12,13 +12,10 @@ from sparse_mpi.kernels.base import SKETCH
 from sparse_mpi.reduction.clipping import clipping_factor, l2_norm, sketched
 from sparse_mpi.testing.steps import same_bytes
 
+from ..gradients import gradient
 from ..kernels.test_sketch import ERROR, KINDS
 
 N, K = 3000, 100
-
-
-def vector(rank: int, step: int = 0, n: int = N) -> np.ndarray:
-    return np.random.default_rng([step, rank]).standard_normal(n).astype(np.float32)
 
 
 def norm_of_mean(given: list[np.ndarray]) -> float:
@@ -26,8 +23,6 @@ def norm_of_mean(given: list[np.ndarray]) -> float:
 
 
 def factors(given: list[np.ndarray], most: float) -> list[float]:
-    """Return the factor that each of the ranks finds that have these gradients."""
-
     def body(comm):
         return clipping_factor(sketched([given[comm.rank]], comm.size), most, comm)
 
@@ -64,25 +59,25 @@ def test_all_ranks_scale_alike_before_error_feedback(ranks, name):
         clipping = SparseAllreduce(N, k=K, comm=comm, algorithm=name, clip_norm=20.0)
         plain = SparseAllreduce(N, k=K, comm=comm, algorithm=name)
         for step in range(3):
-            gradient = vector(comm.rank, step) * (1e-3 if step == 1 else 1)
-            before = gradient.tobytes()
-            factor = clipping_factor(sketched([gradient], comm.size), 20.0, comm)
+            given = gradient(comm.rank, step, N) * (1e-3 if step == 1 else 1)
+            before = given.tobytes()
+            factor = clipping_factor(sketched([given], comm.size), 20.0, comm)
             assert (factor == 1) == (step == 1)
-            assert same_bytes(clipping.step(gradient, check=True), plain.step(gradient * np.float32(factor)))
-            assert gradient.tobytes() == before and clipping.residual.tobytes() == plain.residual.tobytes()
+            assert same_bytes(clipping.step(given, check=True), plain.step(given * np.float32(factor)))
+            assert given.tobytes() == before and clipping.residual.tobytes() == plain.residual.tobytes()
 
     ranks.run(body)
 
 
 def test_a_single_rank_knows_the_norm_exactly():
-    x = vector(0)
+    x = gradient(0, 0, N)
     assert factors([x], 2.0) == [2.0 / l2_norm(x)]
 
 
 @pytest.mark.ranks(3, 4)
 @pytest.mark.against_world
 def test_the_same_bits_as_in_world(ranks):
-    given = [vector(rank, n=300_000) for rank in range(ranks.size)]
+    given = [gradient(rank, 0, 300_000) for rank in range(ranks.size)]
 
     def body(comm):
         return clipping_factor(sketched([given[comm.rank]], comm.size), 1.0, comm)
@@ -97,7 +92,7 @@ def test_what_it_costs_is_control_and_nothing_without_clipping(ranks):
         spent = []
         for reducer in (free, clipping):
             before = comm.traffic.copy()
-            reducer.step(vector(comm.rank))
+            reducer.step(gradient(comm.rank, 0, N))
             spent.append(comm.traffic - before)
         return spent
 
@@ -111,7 +106,7 @@ def test_what_it_costs_is_control_and_nothing_without_clipping(ranks):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_spikes_of_any_height_are_clipped(size, dtype):
     """Far beyond what the first exchange has room for, and on one rank alone."""
-    given = [vector(rank).astype(dtype) * dtype(size if rank == 1 else 1e-35) for rank in range(3)]
+    given = [gradient(rank, 0, N).astype(dtype) * dtype(size if rank == 1 else 1e-35) for rank in range(3)]
     for factor in factors(given, 1e-33):
         assert factor * norm_of_mean(given) == pytest.approx(1e-33, rel=5 * ERROR)
 
@@ -120,7 +115,7 @@ def test_spikes_of_any_height_are_clipped(size, dtype):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_mean_without_a_norm_is_not_clipped(bad, ranks):
     """On no rank, so that NaN and Inf still show in the sum."""
-    given = [vector(rank).astype(np.float64) for rank in range(ranks)]
+    given = [gradient(rank, 0, N).astype(np.float64) for rank in range(ranks)]
     given[-1][7] = bad
     assert factors(given, 0.1) == [1.0] * ranks
 

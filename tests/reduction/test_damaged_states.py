@@ -46,8 +46,6 @@ def reducer_of(comm, **options):
 
 @cache
 def saved(ranks=2, case=None, steps=3):
-    """Return the states of all ranks after ``steps`` steps."""
-
     def run(comm):
         reducer = reducer_of(comm, **(CASES[case] if case is not None else {}))
         for step in range(steps):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from sparse_mpi import Layout
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.select.interleaved import Interleaved
 
+from ..gradients import gradient
+
 LAYOUT = Layout.of([(6, 50), (6,), (4, 30, 2), (4,), (10, 20)])  # matrices 0, 2 and 4
 N, K = LAYOUT.size, 90
-
-
-def vector(step: int) -> np.ndarray:
-    return np.random.default_rng(step).standard_normal(N).astype(np.float32)
 
 
 def whose_turn(chosen: Interleaved, steps: int) -> list[str]:
     """For each step and matrix "a", all-dimension selection, or "k", plain top-k, as its entries show."""
     state, turns = chosen.init(LAYOUT, K), []
     for step in range(steps):
-        x = vector(step)
+        x = gradient(0, step, N)
         alldim, _ = AllDim(chosen.rows).select(x, K, AllDim().init(LAYOUT, K))
         selected, state = chosen.select(x, K, state)
         assert selected.nnz == K

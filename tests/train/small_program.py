@@ -47,7 +47,6 @@ class Struck(ImageTask):
         self._rank = rank
 
     def train(self, epoch: int, first: int = 0) -> Iterator[Any]:
-        """Yield the batches, and send the signal on the way."""
         first_try = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
         at, whom, what = map(int, os.environ.get("STRIKE", NOBODY).split() if first_try else NOBODY.split())
         for number, batch in enumerate(super().train(epoch, first), epoch * self.steps + first):
@@ -57,7 +56,6 @@ class Struck(ImageTask):
 
 
 def make(args, comm) -> Struck:
-    """Make a small network with dropout, which learns which half of an image is brighter."""
     model = network(args.seed)
     model.insert(4, torch.nn.Dropout(0.2))
     batches = Batches(Images(two_classes(80), two_classes(60), 2), args.batch_size, share_of(args, comm), args.seed)
@@ -81,7 +79,6 @@ def outcomes(program: Any, size: int, folder: Path, *options: Any, **world: Any)
 
 
 def train(size: int, folder: Path, *options: str) -> Outcome:
-    """Run the small program in this process on ``size`` ranks, and return its outcome."""
     return outcomes(PROGRAM, size, folder, *LOG, *options)[0]
 
 
@@ -107,7 +104,6 @@ def tiny(line: str, folder: Path) -> tuple[Task, Namespace]:
 
 
 def records(folder: Path, *events: str) -> list[dict[str, Any]]:
-    """Return the records of a run, or those with these events, in their order."""
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     return [line for line in lines if not events or line["event"] in events]
 

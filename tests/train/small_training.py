@@ -21,20 +21,17 @@ from sparse_train.trainer.loop import Training
 
 
 def network(seed=0):
-    """Make a small network with batch normalisation for 2 classes of 1 x 2 x 2 pixels."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
 def two_classes(count):
-    """Make images whose upper half is brighter, or is not."""
     rng = np.random.default_rng(count)
     images = rng.integers(0, 256, (count, 1, 2, 2)).astype(np.uint8)
     return Split(images, (images[:, 0, 0].sum(1) > images[:, 0, 1].sum(1).astype(int)).astype(np.int64))
 
 
 def settings(**changes):
-    """Return the options that training reads."""
     values = {"epochs": 4, "max_steps": None, "seed": 1, "log_every": 2, "progress": False, "plot": False, "out": None}
     values |= {"lr": 0.2, "lr_times_ranks": False, "warmup_epochs": 1, "schedule": "steps", "milestones": [3]}
     values |= {"dense_warmup": 0, "density_warmup": 0, "check_every": 0, "watch_every": 0, "flush": False}
@@ -49,7 +46,6 @@ def task(comm):
 
 
 def train(comm, args, folder=None, momentum=0.5, task=task, **options):
-    """Train a task on this rank; return the outcome and the model."""
     made = task(comm)
     optimizer = torch.optim.SGD(made.model.parameters(), 0.1, momentum, weight_decay=1e-3, fused=True)
     options = {"bucket_cap_mb": None, "compression": options.pop("algorithm", "oktopk")} | options
@@ -59,7 +55,6 @@ def train(comm, args, folder=None, momentum=0.5, task=task, **options):
 
 
 def losses_of(task, optimizer, steps):
-    """Return the losses of the first ``steps`` steps of training a task in this process alone."""
     losses = []
     for _, batch in zip(range(steps), task.train(0), strict=False):
         loss, _ = task.forward_and_loss(batch)

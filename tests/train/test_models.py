@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from sparse_train.tasks.language import LSTM_SETTINGS, Shape
 from .small_program import tiny
 from .small_training import losses_of
 
-needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 WORDS = 33_278  # of wikitext-2
 LAYERS = 2 * (2 * 500 * 2000 + 2 * 2000)  # of the LSTM of words
 SMALL = Shape(layers=2, width=16, heads=4, block=16, vocabulary=40)
@@ -56,7 +54,6 @@ PUBLISHED = {
 }
 
 
-@needs_transformers
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_models_have_the_published_number_of_parameters(name):
     make, parameters = PUBLISHED[name]
@@ -88,7 +85,6 @@ SETTINGS = {
 }
 
 
-@needs_transformers
 @pytest.mark.parametrize("line", SETTINGS)
 def test_settings_are_those_published(line):
     name, *options = line.split()
@@ -106,7 +102,6 @@ LOOKING_BACK = {
 }
 
 
-@needs_transformers
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("name", LOOKING_BACK)
 def test_a_language_model_sees_only_what_came_before(name, gradients):
@@ -136,7 +131,6 @@ def test_the_transformer_tells_the_order_of_what_came_before_and_its_layers_star
 LEARNS = {"gpt2": (0.1, 3.9), "transformer": (0.2, 3.9), "lstm --task text --block 32 --batch-size 32": (0.1, 3.6)}
 
 
-@needs_transformers
 @pytest.mark.parametrize("name", LEARNS)
 def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
     task, args = tiny(name, tmp_path)
@@ -147,7 +141,6 @@ def test_a_tiny_model_learns_in_few_steps(name, tmp_path):
     assert losses[0] == pytest.approx(math.log(256), abs=off) and losses[-1] < last
 
 
-@needs_transformers
 @pytest.mark.parametrize(("name", "parameters"), [("resnet", 17_254), ("vit", 202_186)])
 def test_a_tiny_model_of_images_learns_with_all_its_parameters_and_the_same_from_a_batch_again(
     name, parameters, tmp_path
@@ -162,7 +155,6 @@ def test_a_tiny_model_of_images_learns_with_all_its_parameters_and_the_same_from
         assert parameter.grad.isfinite().all() and (parameter.grad.any() or "k_proj.bias" in name), name
 
 
-@needs_transformers
 def test_options_go_before_a_size_and_a_size_before_the_defaults():
     given = ["--tiny", "--size", "small", "--layers", "1", "--width", "24", "--vocabulary", "300", "--block", "32"]
     config = gpt2.PROGRAM.make(gpt2.PROGRAM.parse(given), NullComm()).model.model.config

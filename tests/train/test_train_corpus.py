@@ -200,19 +200,16 @@ def test_texts_and_numbers_count_and_where_a_text_ends():
     assert len({one, *others, fingerprint(["ab", "c"], numbers[:4]), fingerprint(["ab", "c"], -numbers)}) == 8
 
 
-def language(tokens, block=4):
+TOKENS = np.arange(99, dtype=np.int32)
+
+
+def language(tokens=TOKENS, block=4):
     return LanguageTask(MODEL, tokens, tokens, block, ARGS, NullComm()).fingerprint
 
 
-def test_the_tokens_of_a_text_count():
-    tokens = np.arange(99, dtype=np.int32)
-    assert language(tokens) == language(tokens.copy(), block=8)  # a longer block goes on where a shorter stopped
-    assert len({language(tokens), language(tokens[:98]), language(tokens[::-1])}) == 3
-
-
-def pretraining(pieces=None, texts=FEW, longest=61, size=1):
+def pretraining(pieces=list, texts=FEW, longest=61, size=1):
     def one(comm):
-        wordpiece = WordPiece(pieces or special().vocabulary)
+        wordpiece = WordPiece(pieces(special().vocabulary))
         found = gathered(*encoded(texts, wordpiece, comm), longest, comm)
         return Pretraining(MODEL, Examples(found, wordpiece, longest + 3), ARGS, comm).fingerprint
 
@@ -220,27 +217,10 @@ def pretraining(pieces=None, texts=FEW, longest=61, size=1):
     return found
 
 
-@pytest.mark.parametrize("change", [{"size": 3}, {"longest": 29}])
-def test_a_corpus_is_the_same_for_other_ranks_and_lengths(change):
-    assert pretraining(**change) == pretraining()
-
-
-def test_the_vocabulary_and_the_pieces_of_a_corpus_count():
-    *first, last_but_one, last = special().vocabulary
-    changed = [{"pieces": [*first, last, last_but_one]}, {"texts": FEW[:-1]}]
-    assert len({pretraining(), *(pretraining(**change) for change in changed)}) == 3
-
-
-def answering(pieces=None, context="The what of a thing is a number of things.", text="Which what?"):
+def answering(pieces=list, context="The what of a thing is a number of things.", text="Which what?"):
     questions = [Question(f"q{n}", f"{text} {n}", context, (Answer("number", 24),)) for n in range(4)]
-    read = Windows(questions, WordPiece(pieces or special().vocabulary), 64, 8, 24)
+    read = Windows(questions, WordPiece(pieces(special().vocabulary)), 64, 8, 24)
     return Answering(MODEL, read, read, ARGS, NullComm()).fingerprint
-
-
-def test_vocabulary_questions_and_contexts_count():
-    changed = [{"pieces": special().vocabulary[:-1]}, {"context": "The what of a number."}, {"text": "What?"}]
-    assert answering() == answering()
-    assert len({answering(), *(answering(**change) for change in changed)}) == 4
 
 
 def speech(count=3, length=800, text="AB", rank=0):
@@ -248,7 +228,19 @@ def speech(count=3, length=800, text="AB", rank=0):
     return SpeechTask(MODEL, Speech((clip,) * count, (clip,)), 2, Share(rank, 2), seed=1).fingerprint
 
 
-def test_clips_and_what_is_said_in_them_count():
-    changed = [{"count": 4}, {"length": 801}, {"text": "AC"}]
-    assert speech() == speech(rank=1)
-    assert len({speech(), *(speech(**change) for change in changed)}) == 4
+def swapped(pieces):
+    return [*pieces[:-2], pieces[-1], pieces[-2]]
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "others"),
+    [
+        (language, [{"block": 8}], [{"tokens": TOKENS[:98]}, {"tokens": TOKENS[::-1]}]),  # a longer block goes on there
+        (pretraining, [{"size": 3}, {"longest": 29}], [{"pieces": swapped}, {"texts": FEW[:-1]}]),
+        (answering, [{}], [{"pieces": lambda all: all[:-1]}, {"context": "The what of a number."}, {"text": "What?"}]),
+        (speech, [{"rank": 1}], [{"count": 4}, {"length": 801}, {"text": "AC"}]),
+    ],
+)
+def test_what_is_trained_on_counts_and_nothing_else(one, same, others):
+    assert {one(**options) for options in same} == {one()}
+    assert len({one(), *(one(**options) for options in others)}) == 1 + len(others)

@@ -26,7 +26,6 @@ from sparse_train.tasks.images import extend, image_task
 
 
 def idx(array):
-    """``array`` of uint8 in the IDX format."""
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
@@ -296,15 +295,6 @@ def digits(comm, **changes):
         **(values | {"augment": True, "image_size": None, "shards": "shuffled", "spares": 0} | changes)
     )
     return image_task(args, comm, lambda seen: nn.Sequential(nn.Flatten(), nn.Linear(64 * seen.channels, seen.classes)))
-
-
-def test_ranks_share_the_images_and_their_model_fits_them():
-    tasks = World(3).run(digits)
-    assert {task.steps for task in tasks} == {1437 // 48} and tasks[0].model[1].weight.shape == (10, 64)
-    assert sum(len(labels) for task in tasks for _, labels in task.train(0)) == 1437
-    assert sum(len(labels) for task in tasks for _, labels in task.test()) == 360
-    for (images, _), (later, _) in zip(list(tasks[1].train(2))[5:], tasks[1].train(2, 5), strict=True):
-        assert torch.equal(images, later)
 
 
 def test_what_is_judged_adds_up_to_mean_loss_and_accuracy():

@@ -104,12 +104,10 @@ def pretend(monkeypatch, gpus=2, cupy=None):
 
 
 def working(**more):
-    """Return a CuPy that works, on the host."""
     return Namespace(**{"ndarray": type("ndarray", (), {}), "zeros": torch.zeros, **more})
 
 
 def refused(wanted="cuda", ranks=2):
-    """Return what all ranks are told."""
     return refusals(World(ranks), lambda comm: devices.choose(wanted, comm))
 
 
@@ -162,8 +160,6 @@ def with_nccl(monkeypatch, ids):
 
 
 def carried(wanted, ids=("a", "b"), kind="cuda"):
-    """Return what carries the reductions of each rank, or why none does."""
-
     def body(comm):
         try:
             found = devices.transport(wanted, torch.device(kind, comm.rank), comm)

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.usefixtures("no_signals")
 
 
 def train(ranks, folder, *options, leave=None):
-    """Outcomes of the ranks that are left."""
     return outcomes(PROGRAM, ranks, folder, *LOG, "--elastic", *options, leave=leave or {})
 
 

@@ -103,8 +103,6 @@ def test_a_block_too_long_for_the_text_is_refused(train, test, complaint):
 
 @pytest.mark.ranks(1, 3)
 def test_all_ranks_have_the_byte_pairs_that_rank_0_found(ranks):
-    pytest.importorskip("tokenizers")
-
     def text(rank):
         return f"words like those of rank {'abcdef'[rank] * 20}\n" * 9
 

@@ -25,7 +25,6 @@ PLAN = Plan(dict(TENSORS), 2, 0.05, "partial", PARTS, {"dense": 0.2, "partial": 
 
 
 def settings(**changes):
-    """Return the options of --plan auto, but for these changes."""
     args = PROGRAM.parse(["--plan", "auto", "--density", "0.05", *QUIET])
     return SimpleNamespace(**vars(args) | changes)
 

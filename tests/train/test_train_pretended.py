@@ -21,7 +21,6 @@ ADAPTIVE = {"lstm text", "transformer", "bert pretrain", "bert squad", "gpt2", "
 
 @pytest.fixture
 def gpu(device, monkeypatch):
-    """The pretended device, for torch too."""
     fake_torch.install_torch(monkeypatch)
     return device
 

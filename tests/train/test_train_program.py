@@ -47,7 +47,6 @@ DEEP = Program("deep", "Deep.", make, SETTINGS, {"halves": "-"}, Tiny("halves", 
 
 
 def train(folder, *options):
-    """Outcomes, and the records of rank 0."""
     return outcomes(DEEP, 2, folder, *options), records(folder)
 
 

@@ -28,7 +28,6 @@ def noise(seed, count=400):
 
 
 def write(path, samples, rate=16_000, channels=1, width=2):
-    """Write ``samples`` in the format that the suffix of ``path`` tells."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".wav":
         with wave.open(str(path), "wb") as file:

@@ -9,8 +9,6 @@ import resnet
 import vit
 from sparse_train.models.vision import Residual, ResNet, ViT
 
-from .test_models import needs_transformers
-
 
 def test_blocks_start_as_their_shortcuts_if_gamma_is_zero():
     images = torch.rand(3, 16, 8, 8)
@@ -19,14 +17,17 @@ def test_blocks_start_as_their_shortcuts_if_gamma_is_zero():
         assert isinstance(first, Residual) and first(images).equal(images) == zero
 
 
-def test_published_depths_go_with_their_data(monkeypatch):
-    monkeypatch.setattr(resnet.images, "image_task", lambda args, comm, build: args.depth)
-    given = {"--data cifar100": 50, "--data imagenet": 152, "--tiny": 20, "": 20, "--data cifar100 --depth 101": 101}
-    for options, depth in given.items():
-        assert resnet.make(resnet.PROGRAM.parse(options.split()), None) == depth
+DEPTHS = {"--data cifar100": 50, "--data imagenet": 152, "--tiny": 20, "": 20, "--data cifar100 --depth 101": 101}
+SIZES = {"--data imagenet": "base", "--tiny": "micro", "": "micro", "--data cifar10": "mini", "--size small": "small"}
 
 
-@needs_transformers
+@pytest.mark.parametrize(("program", "option", "given"), [(resnet, "depth", DEPTHS), (vit, "size", SIZES)])
+def test_published_sizes_go_with_their_data(monkeypatch, program, option, given):
+    monkeypatch.setattr(program.images, "image_task", lambda args, comm, build: getattr(args, option))
+    for options, size in given.items():
+        assert program.make(program.PROGRAM.parse(options.split()), None) == size
+
+
 @pytest.mark.parametrize(
     ("image_size", "patch", "patches"), [(8, None, 4), (28, None, 49), (32, None, 64), (96, None, 36), (8, 2, 16)]
 )
@@ -36,15 +37,6 @@ def test_small_images_have_small_patches(image_size, patch, patches):
     assert model(torch.zeros(2, 1, image_size, image_size)).shape == (2, 7)
 
 
-@needs_transformers
 def test_patches_that_do_not_tile_are_refused_with_the_remedy():
     with pytest.raises(ValueError, match="patches of 4 and images of 30 pixels; --image-size 28"):
         ViT("micro", image_size=30)
-
-
-@needs_transformers
-def test_sizes_go_with_their_data(monkeypatch):
-    monkeypatch.setattr(vit.images, "image_task", lambda args, comm, build: args.size)
-    given = {"--data imagenet": "base", "--tiny": "micro", "": "micro", "--data cifar10": "mini"}
-    for options, size in {**given, "--tiny --size small": "small"}.items():
-        assert vit.make(vit.PROGRAM.parse(options.split()), None) == size

@@ -14,7 +14,6 @@ LOW = ["packed+int4", "packed+int2"]
 
 
 def off(name, values):
-    """Return the error that rounding makes, over the values."""
     values = values.astype(np.float32)
     return np.linalg.norm(rounded(name, values) - values) / np.linalg.norm(values)
 

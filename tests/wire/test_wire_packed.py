@@ -26,8 +26,6 @@ SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0]
 def kernel_set(request, monkeypatch):
     if request.param == "whole-array":
         monkeypatch.setattr(kernels, "host", lambda: array)
-    else:
-        pytest.importorskip("numba")
 
 
 @st.composite
@@ -134,7 +132,6 @@ def test_names_in_checkpoints_stay():
 
 
 def rounded(name, values):
-    """What arrives of a vector of these values."""
     values = np.asarray(values)
     vector = SparseVector(np.arange(len(values), dtype=np.int32) * 50, values, 50 * len(values))
     packed = wire.pack_whole(WIRES[name], vector)
