@@ -125,6 +125,15 @@ class Bucket:
             moved.append((now != taken).any())
         return bool(moved and torch.stack(moved).any())
 
+    @property
+    def touched(self) -> bool:
+        """Return True if a gradient that was taken ``apart`` has changed since, or torch has counted a change.
+
+        A clip that has not yet bitten leaves the bits.
+        """
+        own = [(parameter, parameter.grad) for parameter in self._taken if parameter.requires_grad]
+        return any(g is None or not (g.is_sparse or self._known(p, g)) for p, g in own) or self.changed
+
     def _known(self, parameter: Tensor, gradient: Tensor) -> bool:
         """Return True if a gradient was taken apart, and torch has counted no change since."""
         taken, count = self._taken.get(parameter, (None, 0))
