@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 
 from torch import Tensor
 
+from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.grammar import CHANGED
 from sparse_mpi.training.hooks import Hooks
-from sparse_mpi.training.looks import Looks
 from sparse_mpi.training.optimizer_steps import LOGGER, steps_along
 from sparse_mpi.training.own_step import Unstepped
 
@@ -40,7 +40,7 @@ class Arrivals:
         self.overlaps = self.early = overlap
         self.grown, self.open = False, True
         self._hooks, self._passes = Hooks(arrived), passes
-        self._looks = Looks(LOOKS if overlap else 0)
+        self._looks = LOOKS if overlap else 0  # steps still to be looked at
         self._unstepped = Unstepped(DOOR, passes, steps_along)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to the step.
@@ -63,30 +63,23 @@ class Arrivals:
         self._unstepped.arrived(parameter)
         return self.came[parameter] == self._passes
 
-    def look(self, parameter: Tensor) -> None:
-        """Take note of what a gradient is now, during the steps that look at them."""
-        if self._looks.left:
-            self._looks.arrived(parameter)
-
-    @property
-    def apart(self) -> bool:
-        """Return True if reductions begin as gradients come."""
-        return self.early and not self._looks.left
-
     @property
     def may_begin(self) -> bool:
         """Return True if reductions may begin now, on this thread."""
-        return self.apart and not self.grown and (self._thread is None or self._thread == get_ident())
+        return self.early and not (self._looks or self.grown) and (self._thread is None or self._thread == get_ident())
 
     def complete(self, parameters: Iterable[Tensor]) -> bool:
         """Return True if the last gradients of all ``parameters`` have come."""
         # A parameter that was frozen meanwhile gets no gradient any more
         return all(self.came[p] == self._passes or not p.requires_grad for p in parameters)
 
-    def changed(self) -> bool:
+    def changed(self, buckets: Sequence[Bucket]) -> bool:
         """Return True if gradients have changed since they came; asked once, in each step that looks at them."""
+        if not self._looks:
+            return False
+        self._looks -= 1
         # More backward passes than were awaited add to gradients, too
-        return self._looks.left > 0 and (self._looks.changed() or max(self.came.values(), default=0) > self._passes)
+        return max(self.came.values(), default=0) > self._passes or any(bucket.touched for bucket in buckets)
 
     def begin_late(self, tells: bool) -> None:
         """Have reductions begin in the step from now on, and log that once where this rank ``tells``."""
@@ -99,5 +92,3 @@ class Arrivals:
         self.grown = False
         self.came.clear()
         self._unstepped.stepped()
-        if self._looks.left:
-            self._looks.forget()

@@ -13,7 +13,7 @@ from sparse_mpi import arrays
 from sparse_mpi.checks import check_range
 from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
 
-LINE, EVERY = 16, 32  # entries of a cache line of float32; lines of which one is looked at
+RUN, EVERY = 512, 32  # entries of a run, 2 kB of float32; runs of which one is looked at
 HOST_MB, DEVICE_MB = 25.0, 250.0  # of a bucket, in 10^6 bytes; on a device there are no more than a few
 
 
@@ -82,7 +82,7 @@ class Bucket:
         self._absent: list[int] = []  # collected parameters without a gradient
         self.factor = 1.0  # of the gathered gradients, which clips them
         self._taken: dict[Tensor, tuple[Tensor, int]] = {}  # gradients taken apart, and torch's count of their changes
-        self._turn = 0  # the lines to be looked at
+        self._turn = 0  # the runs to be looked at
 
     @cached_property
     def flat(self) -> Tensor:
@@ -102,8 +102,8 @@ class Bucket:
     def changed(self) -> bool:
         """Return True if a gradient that was taken ``apart`` has changed since, by its bits.
 
-        Of a large one a sample of cache lines is looked at, another one in each step, unless torch has counted a
-        change: what ``.data`` or NumPy changes in a single line shows with odds of 1 to 31, and in 2 kB for sure.
+        Of a large one a sample of runs of entries is looked at, another one in each step, unless torch has counted a
+        change: what ``.data`` or NumPy changes in a single run shows with odds of 1 to 31, and in 64 kB for sure.
         """
         moved: list[Tensor] = []
         small: list[tuple[Tensor, Tensor]] = []
@@ -114,7 +114,7 @@ class Bucket:
             if gradient is None:
                 return True
             now = gradient.to_dense().detach().reshape(-1)
-            if not self._known(parameter, gradient) or len(now) < EVERY * LINE:
+            if not self._known(parameter, gradient) or len(now) < EVERY * RUN:
                 small.append((now, view.reshape(-1)))
             else:
                 moved += [
@@ -125,15 +125,24 @@ class Bucket:
             moved.append((now != taken).any())
         return bool(moved and torch.stack(moved).any())
 
+    @property
+    def touched(self) -> bool:
+        """Return True if a gradient that was taken ``apart`` has changed since, or torch has counted a change.
+
+        A clip that has not yet bitten leaves the bits.
+        """
+        own = [(parameter, parameter.grad) for parameter in self._taken if parameter.requires_grad]
+        return any(g is None or not (g.is_sparse or self._known(p, g)) for p, g in own) or self.changed
+
     def _known(self, parameter: Tensor, gradient: Tensor) -> bool:
         """Return True if a gradient was taken apart, and torch has counted no change since."""
         taken, count = self._taken.get(parameter, (None, 0))
         return gradient is taken and not gradient.is_sparse and gradient._version == count
 
     def _sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one line of ``x`` ``(n,)`` out of `EVERY`, and the rest at its end."""
-        whole = len(x) // (EVERY * LINE) * EVERY * LINE
-        return x[:whole].view(-1, EVERY, LINE)[:, self._turn], x[whole:]
+        """Return one run of ``x`` ``(n,)`` out of `EVERY`, and the rest at its end."""
+        whole = len(x) // (EVERY * RUN) * EVERY * RUN
+        return x[:whole].view(-1, EVERY, RUN)[:, self._turn], x[whole:]
 
     @torch.no_grad()
     def take(self, parameter: Tensor, apart: bool = False) -> bool:

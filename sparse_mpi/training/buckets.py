@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import count
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.consistency import check_consistency
+from sparse_mpi.reduction.form import WHOLE
 from sparse_mpi.training.bucket import Bucket, cut
+from sparse_mpi.training.door import ReplicatedState
 from sparse_mpi.training.hooks import DENSE, UNSEEN, kind_of
 from sparse_mpi.training.named_gradients import NamedGradients, in_one_order
 from sparse_mpi.training.sparse_gradients import SparseGradients
 
 
-class Buckets:
+class Buckets(ReplicatedState):
     """Parameters in buckets, in the order in which they are reduced.
 
     Gradients that are sparse tensors on any rank leave the buckets before the first step, see `SparseGradients`.
@@ -32,6 +36,7 @@ class Buckets:
         all: list that stays the same, in the order in which buckets are reduced.
         parameters: parameters that are reduced, by name.
         names: names of parameters and of later ones, for life.
+        tables: parameters whose gradients are sparse tensors.
         unseen: parameters of which no rank has seen a gradient yet, and their names.
         share: share of a bucket's entries to send, once parameters have left; None: each bucket has its k.
     """
@@ -49,7 +54,7 @@ class Buckets:
         self.names: dict[Tensor, str] = dict(names)
         self.unseen: dict[Tensor, str] = {}
         self.share: float | None = None
-        self._gradients, self._tables, self._max_bytes, self._k = gradients, tables, max_bytes, k
+        self._gradients, self.tables, self._max_bytes, self._k = gradients, tables, max_bytes, k
         self._of: dict[Tensor, Bucket] = {}
 
     def of(self, parameter: Tensor) -> Bucket | None:
@@ -62,7 +67,7 @@ class Buckets:
 
     def new(self, own: Collection[Tensor]) -> dict[str, Tensor]:
         """Return those of the optimizer's ``own`` parameters, by name, that need a gradient and are not reduced."""
-        new = {p for p in own if p.requires_grad and p not in self._of and p not in self._tables.dims and p.numel()}
+        new = {p for p in own if p.requires_grad and p not in self._of and p not in self.tables.dims and p.numel()}
         taken = set(self.names.values())
         for number, parameter in enumerate(own):
             if parameter in new and parameter not in self.names:
@@ -95,18 +100,34 @@ class Buckets:
         self.all[:] = [known.get(vector) or Bucket(vector) for vector in self._gradients]
         self._of = {parameter: bucket for bucket in self.all for parameter in bucket.parameters}
 
-    def kinds(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """Return the kinds of gradients that all ranks know."""
-        dims = self._tables.dims
-        return {name: UNSEEN if p in self.unseen else DENSE + dims.get(p, 0) for name, p in self.parameters.items()}
+        dims, unseen = self.tables.dims, self.unseen
+        return {"kinds": {n: UNSEEN if p in unseen else DENSE + dims.get(p, 0) for n, p in self.parameters.items()}}
+
+    def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the kinds of gradients in a ``state`` of these parameters, or raise ValueError."""
+        kinds, names = state.get("kinds"), [*self.parameters]
+        if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
+            raise ValueError(
+                f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
+                "into a reduction of the same parameters"
+            )
+        for name, kind in kinds.items():
+            check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
+        return {"kinds": {name: kinds[name] for name in names}}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take over what `read` has returned; collective if there are sparse tensors."""
+        self.know_kinds(values["kinds"])
 
     def know_kinds(self, kinds: Mapping[str, int]) -> None:
-        """Take over `kinds` of other ranks, and take sparse tensors out of buckets; collective if there are any."""
+        """Take over ``kinds`` of other ranks, and take sparse tensors out of buckets; collective if there are any."""
         seen = {self.parameters[name]: kind for name, kind in kinds.items() if kind != UNSEEN}
         self.unseen = {parameter: name for parameter, name in self.unseen.items() if parameter not in seen}
-        leaving = {p: kind - DENSE for p, kind in seen.items() if kind > DENSE and p not in self._tables.dims}
+        leaving = {p: kind - DENSE for p, kind in seen.items() if kind > DENSE and p not in self.tables.dims}
         if leaving:
-            self._tables.add(leaving, self.parameters.values())
+            self.tables.add(leaving, self.parameters.values())
             # k is for the others alone
             if self._k is not None:
                 elements = self._gradients.elements - sum(parameter.numel() for parameter in leaving)

@@ -25,7 +25,7 @@ from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import usual_density
 from sparse_mpi.reduction.settings import make_settings
 from sparse_mpi.training.broadcasts import broadcast_parameters
-from sparse_mpi.training.diloco_arguments import check_schedule, cut, order_groups, trained_parameters
+from sparse_mpi.training.diloco_arguments import Schedule, cut, order_groups, trained_parameters
 from sparse_mpi.training.diloco_loads import LoadedWeights, crc_of
 from sparse_mpi.training.diloco_snapshot import DiLoCoSnapshot
 from sparse_mpi.training.door import Door
@@ -98,21 +98,21 @@ class DiLoCo(Door):
     ) -> None:
         transport, team, survival = ranks_given(comm, options)
         reduced = dict[str, Any](density=density, algorithm=algorithm, feedback=feedback, clip_norm=clip_norm)
-        schedule = dict[str, Any](
-            sync_every=sync_every,
-            fragments=fragments,
-            fragment_sync_delay=fragment_sync_delay,
-            fragment_update_alpha=fragment_update_alpha,
-        )
+        schedule = Schedule(sync_every, fragments, fragment_sync_delay, fragment_update_alpha)
         with same_on_all_ranks(transport) as say:
             parameters = trained_parameters(model, inner_optimizer, outer_optimizer)
-            check_schedule(len(parameters), **schedule)
+            schedule.check(len(parameters))
             check_shown("outer_optimizer", outer_optimizer)
             check_whole("dense_steps", dense_steps, 0, "steps")
             check_choice("nonfinite", options.get("nonfinite", "keep"), ("keep", "raise"))
             momentum_rule(outer_optimizer, feedback, "local")  # raises where both have a momentum
             settings = make_settings(sum(p.numel() for p in parameters.values()), **reduced, **options)
-            say(**settings.statement, **schedule, outer_optimizer=repr(outer_optimizer), dense_steps=dense_steps)
+            say(
+                **settings.statement,
+                **schedule._asdict(),
+                outer_optimizer=repr(outer_optimizer),
+                dense_steps=dense_steps,
+            )
         # A parameter without elements has nothing to share
         parameters = in_one_order({name: p for name, p in parameters.items() if p.numel()}, transport)
         for optimizer in (inner_optimizer, outer_optimizer):
@@ -131,9 +131,8 @@ class DiLoCo(Door):
         ]
         self.inner, self.outer = inner_optimizer, outer_optimizer
         self._loads = LoadedWeights(model, parameters.values())
-        self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule)
-        self._turn, self._turns = sync_every // fragments, fragments  # steps between two fragments
-        self._alpha, self._delay = fragment_update_alpha, fragment_sync_delay
+        self._snapshot = DiLoCoSnapshot(gradients, self.fragments, inner_optimizer, outer_optimizer, schedule._asdict())
+        self._schedule = schedule
         self.synchronizations: int = 0
         self.seconds: float = 0.0
         self._reports: list[StepReport | None] = []  # of the synchronisations in the last inner step
@@ -173,7 +172,7 @@ class DiLoCo(Door):
 
     @property
     def _number(self) -> int:
-        return max(0, self.steps - 1) // (self._turn * self._turns)
+        return max(0, self.steps - 1) // self._schedule.sync_every
 
     @property
     def report(self) -> StepReport | None:
@@ -212,7 +211,7 @@ class DiLoCo(Door):
         for fragment in self.fragments:
             # Under way: apply it as if it were due
             if fragment.taken is not None:
-                self._apply(fragment, self._alpha)
+                self._apply(fragment, self._schedule.fragment_update_alpha)
             # Moved since its last outer gradient: reduce another one, and wait for it
             if fragment.prepared < self.steps:
                 fragment.prepare(self.steps, **self.options)
@@ -248,15 +247,15 @@ class DiLoCo(Door):
         began = perf_counter()
         self.steps += 1
         self._reports = []
-        turn, late = divmod(self.steps, self._turn)
-        number = (turn - 1) % self._turns
+        turn, late = divmod(self.steps, self._schedule.turn)
+        number = (turn - 1) % self._schedule.fragments
         # There may be fewer fragments than turns, where parameters have no elements
         for fragment in self.fragments[number : number + 1]:
             # A fragment leaves in its turn, and is applied after the delay; before the first turn there is none
             if not late:
                 fragment.prepare(self.steps, **self.options)
-            if late == self._delay and fragment.taken is not None:
-                self._apply(fragment, self._alpha)
+            if late == self._schedule.fragment_sync_delay and fragment.taken is not None:
+                self._apply(fragment, self._schedule.fragment_update_alpha)
         self.seconds = perf_counter() - began
 
     def _take_loaded(self) -> None:

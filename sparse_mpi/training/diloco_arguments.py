@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +18,32 @@ from sparse_mpi.training.distributed_optimizer import is_distributed
 from sparse_mpi.training.named_gradients import Names
 
 
-def check_schedule(
-    parameters: int, sync_every: Any, fragments: Any, fragment_sync_delay: Any, fragment_update_alpha: Any
-) -> None:
-    check_whole("sync_every", sync_every, 1, "step")
-    check_whole("fragments", fragments, 1, remedy="each needs a parameter that needs a gradient", most=parameters)
-    if sync_every % fragments:
-        above = sync_every + fragments - sync_every % fragments
-        raise ValueError(f"sync_every must be a multiple of the {fragments} fragments, got {sync_every}; take {above}")
-    arrived = "a fragment must have arrived before the next one leaves, after sync_every / fragments"
-    check_whole("fragment_sync_delay", fragment_sync_delay, 0, "steps", arrived, most=sync_every // fragments - 1)
-    if fragment_update_alpha is not None:
-        usual = "0 takes the global parameters, None keeps the steps of the delay"
-        check_range("fragment_update_alpha", fragment_update_alpha, "[0, 1]", usual)
+class Schedule(NamedTuple):
+    """When fragments are synchronised, by the arguments of `DiLoCo`."""
+
+    sync_every: int
+    fragments: int
+    fragment_sync_delay: int
+    fragment_update_alpha: float | None
+
+    @property
+    def turn(self) -> int:
+        """Return the steps between two fragments."""
+        return self.sync_every // self.fragments
+
+    def check(self, parameters: int) -> None:
+        """Raise TypeError or ValueError if an argument does not fit a model of so many ``parameters``."""
+        every, fragments = self.sync_every, self.fragments
+        check_whole("sync_every", every, 1, "step")
+        check_whole("fragments", fragments, 1, remedy="each needs a parameter that needs a gradient", most=parameters)
+        if every % fragments:
+            above = every + fragments - every % fragments
+            raise ValueError(f"sync_every must be a multiple of the {fragments} fragments, got {every}; take {above}")
+        arrived = "a fragment must have arrived before the next one leaves, after sync_every / fragments"
+        check_whole("fragment_sync_delay", self.fragment_sync_delay, 0, "steps", arrived, most=self.turn - 1)
+        if self.fragment_update_alpha is not None:
+            usual = "0 takes the global parameters, None keeps the steps of the delay"
+            check_range("fragment_update_alpha", self.fragment_update_alpha, "[0, 1]", usual)
 
 
 def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer) -> dict[str, Tensor]:

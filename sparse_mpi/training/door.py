@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from operator import add
@@ -26,6 +26,21 @@ from sparse_mpi.training.optimizer_steps import OptimizerSteps
 from sparse_mpi.training.parameters import local, sharded_like
 
 
+class ReplicatedState:
+    """What a door's state has beside vectors and number of steps, equal on all ranks, in plain values: here nothing."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the values, by name."""
+        return {}
+
+    def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return these values of a ``state``, or raise ValueError."""
+        return {}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take over the values that `read` has returned on all ranks."""
+
+
 class Door:
     """The verbs of a door of training: each has one name and one meaning at all four.
 
@@ -36,6 +51,7 @@ class Door:
         optimizer: steps along the reduced gradients; None where the door does not know it.
         dense_steps: number of dense steps at the beginning.
         average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
+        beside: what a state has beside vectors and number of steps.
 
     Attributes:
         gradients: vectors of the model's parameters.
@@ -47,9 +63,16 @@ class Door:
     """
 
     def __init__(
-        self, gradients: NamedGradients, optimizer: Optimizer | None, *, dense_steps: int = 0, average: bool = True
+        self,
+        gradients: NamedGradients,
+        optimizer: Optimizer | None,
+        *,
+        dense_steps: int = 0,
+        average: bool = True,
+        beside: ReplicatedState | None = None,
     ) -> None:
         self.gradients = gradients
+        self._beside = ReplicatedState() if beside is None else beside
         self.density: float | None = None
         self.check_every: int = 0
         self.dense_steps: int = dense_steps
@@ -155,7 +178,7 @@ class Door:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state, to continue bit for bit, as plain values and tensors; between steps."""
-        return self.gradients.state_dict(**self._about())
+        return self.gradients.state_dict(steps=self.steps, **self._beside.state())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's `state_dict`, on the same number of ranks, for the same parameters. Collective.
@@ -185,7 +208,9 @@ class Door:
         comm = self.comm
         with same_on_all_ranks(comm) as say:
             read = self.gradients.checked(states, ranks)
-            about = [self._about_in(state) | {"vectors": names_in(state)} for state in read]
+            about = [
+                self._beside.read(state) | {"steps": _steps_in(state), "vectors": names_in(state)} for state in read
+            ]
             say(call="take_over", ranks=ranks)
         # Rank 0 has a state, whatever the numbers of ranks
         told = json.loads(tell(comm, json.dumps(about[0] if about else None)))
@@ -196,7 +221,8 @@ class Door:
                         f"state[{other[0]!r}] must be that of all ranks, {told[other[0]]!r:.200}, got "
                         f"{own[other[0]]!r:.200}; load the states that all ranks have saved together"
                     )
-        self._restore(told)
+        self.steps = told["steps"]
+        self._beside.restore(told)
         self.gradients.deal(read, ranks, self._average)
 
     def detach(self) -> None:
@@ -208,19 +234,6 @@ class Door:
 
     def _meet(self) -> None:
         """Have all ranks know the door's vectors, with nothing under way; collective where that is news."""
-
-    def _about(self) -> dict[str, Any]:
-        """Return what a state has beside its vectors, equal on all ranks, in plain values."""
-        return {"steps": self.steps}
-
-    def _about_in(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return these values of a ``state``, or raise ValueError."""
-        steps = state.get("steps", 0)  # the optimizer's of 0.4.0 have none
-        check_whole("state['steps']", steps, 0, "steps", WHOLE)
-        return {"steps": steps}
-
-    def _restore(self, about: dict[str, Any]) -> None:
-        self.steps = about["steps"]
 
     def _refuse_flush(self) -> None:
         """Raise RuntimeError where this rank cannot flush now."""
@@ -245,3 +258,9 @@ class Door:
                 local(parameter.grad).copy_(mean)
             else:
                 parameter.grad = sharded_like(parameter, mean)
+
+
+def _steps_in(state: Mapping[str, Any]) -> int:
+    steps = state.get("steps", 0)  # the optimizer's of 0.4.0 have none
+    check_whole("state['steps']", steps, 0, "steps", WHOLE)
+    return int(steps)

@@ -145,7 +145,7 @@ class ShardedReduction(Door):
 
     def _clipping_factor(self, vectors: Sequence[UnitVector], most: float) -> float:
         """Return the factor that clips the mean of all shards together to the norm ``most``."""
-        norm = self.gradients.norm_of_mean([vector.flat for vector in vectors], most)
+        norm = self.gradients.live.norm_of_mean([vector.flat for vector in vectors], most)
         square = torch.tensor(norm, dtype=torch.float64, device=self._attached[0].device).square()
         torch.distributed.all_reduce(square, group=self._attached[0].mesh.get_group())
         return factor_of(float(square.sqrt()), most)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 from weakref import WeakMethod, finalize
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
-
-from sparse_mpi.checks import check_whole
-from sparse_mpi.reduction.form import WHOLE
 
 # What runs torch's hooks around the `step` of a class
 _HOOKED = Optimizer.profile_hook_step(lambda self: None).__code__
@@ -26,19 +22,6 @@ def kind_of(gradient: Tensor | None) -> int:
     if gradient is None:
         return UNSEEN
     return DENSE + gradient.sparse_dim() if gradient.is_sparse else DENSE
-
-
-def kinds_in(state: Mapping[str, Any], names: Sequence[str]) -> list[int]:
-    """Return the kinds of gradients in the ``state`` of a reduction of these parameters, or raise ValueError."""
-    kinds = state.get("kinds")
-    if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
-        raise ValueError(
-            f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
-            "into a reduction of the same parameters"
-        )
-    for name, kind in kinds.items():
-        check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
-    return [kinds[name] for name in names]
 
 
 def bits_of(gradient: Tensor) -> Tensor:

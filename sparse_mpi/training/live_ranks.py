@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, progress_thread_of
+from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.fault_tolerance.team import Team
+from sparse_mpi.reduction.clipping import norm_of_mean, sketched
 
 T = TypeVar("T")
 SURVIVAL = ("copy_every", "copy", "min_ranks")  # options of `ElasticAllreduce`
@@ -55,3 +58,15 @@ class LiveRanks:
 
     def any(self, mine: np.ndarray) -> np.ndarray:
         return self.ask(lambda comm: np.asarray(comm.allreduce(mine, "max", control=True)))
+
+    def norm_of_mean(self, gradients: Sequence[Tensor], limit: float) -> float:
+        """Return the norm of the mean over the ranks, precise around ``limit``, see `clipping`. Collective.
+
+        The first message names the call: other ranks may be in another one.
+        """
+
+        def norm(comm: Comm) -> float:
+            check_consistency(comm, "call=step clip_norm")
+            return norm_of_mean(sketched(gradients, comm.size), limit, comm)
+
+        return self.ask(norm)

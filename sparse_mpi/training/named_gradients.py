@@ -24,7 +24,6 @@ from sparse_mpi.fault_tolerance import ElasticAllreduce
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.monitor.watch import Watch
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.clipping import norm_of_mean, sketched
 from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, check_mapping, equal, sealed
 from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
@@ -313,18 +312,6 @@ class NamedGradients:
         if self.ranks is None or self.ranks.team is None:
             return SparseAllreduce(settings=settings, comm=self.comm)
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
-
-    def norm_of_mean(self, gradients: Sequence[Tensor], limit: float) -> float:
-        """Return the norm of the mean over the ranks, precise around ``limit``, see `clipping`. Collective.
-
-        The first message names the call: other ranks may be in another one.
-        """
-
-        def norm(comm: Comm) -> float:
-            check_consistency(comm, "call=step clip_norm")
-            return norm_of_mean(sketched(gradients, comm.size), limit, comm)
-
-        return self.live.ask(norm)
 
     def watch(self, every: int, step: int) -> None:
         """Measure one step out of ``every`` from now on, also of later vectors."""

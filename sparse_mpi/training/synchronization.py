@@ -109,14 +109,14 @@ class Synchronization:
             self._reduction.refuse_skipping()
         elif not self._idle():
             self.synchronize()
-        self._scale.take_out(self._reduction.overflowed, after, self._reduction.gradients.flushed)
+        self._scale.take_out(self._reduction.bucket_pass.overflowed, after, self._reduction.gradients.flushed)
         self._reduction.stepped()
 
     def _idle(self) -> bool:
         """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
         optimizer = self._optimizer()
         groups = [] if optimizer is None else optimizer.param_groups
-        if self._reduction.arrived or any(float(group.get("lr", 1.0)) for group in groups):
+        if self._reduction.bucket_pass.arrived or any(float(group.get("lr", 1.0)) for group in groups):
             return False
         # Zeros that are new: those of a rank without inputs were cleared where they are reduced
         gradients = [p.grad for p in parameters_of(optimizer) if p.requires_grad]

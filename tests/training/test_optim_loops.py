@@ -8,7 +8,7 @@ from torch import nn
 
 from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.training.bucket import EVERY, LINE, cut
+from sparse_mpi.training.bucket import EVERY, RUN, cut
 
 from .loops import SMALL, own, train, wrapped
 from .loops import wide_net as net
@@ -45,15 +45,15 @@ def test_only_torch_optimizers_once():
 @pytest.mark.parametrize(
     ("where", "odds"),
     [
-        (slice(700, 700 + EVERY * LINE), EVERY),
+        (slice(700, 700 + EVERY * RUN), EVERY),
         (slice(-3, None), EVERY),
-        (slice(0, None, LINE), EVERY),
+        (slice(0, None, RUN), EVERY),
         (slice(900, 901), 1),
     ],
 )
 def test_a_change_behind_torch_is_found_by_its_bits_with_these_odds(where, odds):
     """In so many of `EVERY` steps; one that torch has counted in each."""
-    weight = nn.Parameter(torch.zeros(4 * EVERY * LINE + 5))
+    weight = nn.Parameter(torch.zeros(4 * EVERY * RUN + 5))
     optimizer = DistributedOptimizer(torch.optim.SGD([weight], 0.1), comm=NullComm(), algorithm="dense")
     (bucket,) = optimizer.reduction.buckets
     found = []

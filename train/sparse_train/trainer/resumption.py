@@ -69,7 +69,7 @@ class Resumption:
 
     def given(self, survivors: Survivors) -> bytes:
         state = {"steps": self.progress.steps, "seconds": self.progress.seconds, "survivors": survivors.state()}
-        state |= {"model": self.task.model.state_dict(), "kinds": self.taking.reduction.bucketing.kinds()}
+        state |= {"model": self.task.model.state_dict()} | self.taking.reduction.bucketing.state()
         file = io.BytesIO()
         torch.save(self._shared() | state, file)
         return file.getvalue()
@@ -78,7 +78,7 @@ class Resumption:
         """Go on where another rank is that has `given` this."""
         shared = torch.load(io.BytesIO(state), "cpu", weights_only=True)
         self._load(shared, shared["steps"], shared["seconds"])
-        self.taking.reduction.bucketing.know_kinds(shared["kinds"])
+        self.taking.reduction.bucketing.restore(shared)
         survivors.join(shared["survivors"])
 
     def resume(self, shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]], ranks: int) -> None:

@@ -1,0 +1,222 @@
+"""The gradients of an optimizer in a step, from their arrival to their mean: `BucketPass`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import hypot
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sparse_mpi.comm import Comm
+from sparse_mpi.reduction.clipping import factor_of
+from sparse_mpi.training.arrivals import Arrivals
+from sparse_mpi.training.bucket import Bucket
+from sparse_mpi.training.buckets import Buckets
+from sparse_mpi.training.grammar import LEFT
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Total
+from sparse_mpi.training.step_pass import Pass, finished
+
+
+class BucketPass:
+    """Reduces buckets and tables: some buckets as gradients come, the rest in the step.
+
+    A bucket may start when all its gradients have come and all buckets before it are started; the last one never does,
+    so that in it the ranks agree whether any gradient has changed since. If one has, all are reduced anew.
+
+    Args:
+        gradients: vectors of the buckets.
+        bucketing: parameters in buckets, and tables.
+        arrivals: gradients that have come since the last reduction.
+        max_norm: norm to which the mean of all gradients together is clipped; None: of no more than a bucket.
+        scale: `LossScale`, where there is a loss scaler.
+        average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
+
+    Attributes:
+        reductions: reductions under way.
+        totals: sums of the last reduction, without a step along them yet; None: there are none.
+        overflowed: True if a gradient of the last step was not finite on some rank, and nothing was reduced.
+    """
+
+    def __init__(
+        self,
+        gradients: NamedGradients,
+        bucketing: Buckets,
+        arrivals: Arrivals,
+        *,
+        max_norm: float | None,
+        scale: Any,
+        average: bool,
+    ) -> None:
+        self.reductions = Pass()
+        self.totals: list[Total] | None = None
+        self.overflowed: bool = False
+        self._gradients, self._bucketing, self._tables = gradients, bucketing, bucketing.tables
+        self._arrivals, self._max_norm, self._scale, self._average = arrivals, max_norm, scale, average
+        self._begun = 0  # buckets that were begun in a backward pass
+
+    def divisor(self, vector: GradientVector) -> float:
+        """Return the divisor of the sum of a ``vector`` over the ranks."""
+        return vector.reducer.ranks if self._average else 1.0
+
+    @property
+    def arrived(self) -> bool:
+        """Return True if gradients have come since the last reduction, and were not cleared."""
+        return bool(self.reductions.begun) or any(parameter.grad is not None for parameter in self._arrivals.came)
+
+    @property
+    def left(self) -> bool:
+        """Return True if a gradient still is an update of the last step."""
+        return self._arrivals.grown or any(bucket.vector.left(bucket.parameters) for bucket in self._bucketing.all)
+
+    @property
+    def _comm(self) -> Comm:
+        return self._gradients.comm
+
+    def somewhere(self, here: bool) -> bool:
+        """Return True if a condition holds ``here`` or on another rank. Collective."""
+        return bool(self._gradients.live.any(np.array([here], np.uint8))[0])
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Have nothing under way behind an error, whose first difference ends all on all ranks."""
+        self.reductions.open(self._comm)
+        try:
+            yield
+        except Exception:
+            self.abandon()
+            self._tables.abandon()
+            raise
+        finally:
+            if not self.reductions.begun:
+                self.reductions.end()
+
+    def wait(self) -> None:
+        """Wait for all under way. Other ranks may be in another call behind fewer of them, which then fail on all."""
+        try:
+            finished(place.vector.handle.wait for place in self.reductions.begun if place.vector.handle is not None)
+        except Exception:
+            self.abandon()
+            raise
+
+    def withdraw(self) -> None:
+        """Withdraw all reductions under way, on all ranks alike; their gradients are still to be reduced."""
+        self.reductions.abandon()
+        self._begun = 0
+
+    def abandon(self) -> None:
+        """Withdraw all reductions under way, and forget what has come."""
+        self.withdraw()
+        self._arrivals.forget()
+
+    def _forget(self) -> None:
+        self.reductions.end()
+        self._begun = 0
+        self._arrivals.forget()
+
+    def arrive(self, parameter: Tensor, options: Mapping[str, Any]) -> None:
+        """Start all complete buckets, behind the hook that has ``parameter.grad`` of this pass."""
+        last, bucket = self._arrivals.count(parameter), self._bucketing.of(parameter)
+        if bucket is None:  # a table
+            return
+        self._arrivals.grown |= bucket.vector.left([parameter], 1)
+        # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
+        if last and self._bucketing.settled(bucket):
+            bucket.take(parameter, apart=self._arrivals.early and bucket is not self._bucketing.all[-1])
+        if self.totals is None and self._arrivals.may_begin:
+            # In the order of the buckets, which is the same on all ranks: a complete one waits for all before it
+            self.begin_settled(options, lambda bucket: self._arrivals.complete(bucket.parameters), apart=True)
+            self._begun = len(self.reductions.begun)
+
+    def begin_settled(
+        self,
+        options: Mapping[str, Any],
+        ready: Callable[[Bucket], bool] = lambda bucket: True,
+        apart: bool = False,
+    ) -> None:
+        """Begin all buckets that other ranks may have begun in their backward pass, before the next question."""
+        if not self._arrivals.overlaps:
+            return
+        for bucket in self._bucketing.all[len(self.reductions.begun) : -1]:
+            if not self._bucketing.settled(bucket) or not ready(bucket):
+                return
+            bucket.gather(apart=apart)
+            self.reductions.begin(bucket, **options)
+
+    def reduce(self, options: Mapping[str, Any], problem: str | None = None) -> list[Total]:
+        """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
+
+        Args:
+            options: options of `GradientVector.start`.
+            problem: text of an error that all ranks are to raise; None: there is none.
+
+        Returns:
+            Sums of the buckets; an empty list, with `overflowed`, if the step is left out.
+        """
+        scale = 1.0 if self._scale is None else float(self._scale.now())
+        buckets = self._bucketing.all
+        if any(bucket.changed for bucket in buckets[: self._begun]):
+            self._next.revised = True
+        problem = problem or (LEFT if self.left else None)
+        if self._arrivals.changed(buckets):
+            self._arrivals.begin_late(self._comm.rank == 0)
+        self.begin_settled(options)
+        if self._bucketing.unseen:
+            self._bucketing.learn_kinds()
+        waiting = buckets[len(self.reductions.begun) :]
+        if problem is not None:
+            self._next.objection = RuntimeError(problem)
+        for bucket in waiting:
+            bucket.gather(scale)
+        # What a scaler leaves out leaves no trace, to the bit. It knows of gradients that were changed since, too
+        if self._scale is not None:
+            fit = self._tables.finite and all(bucket.finite for bucket in waiting)
+            parts: list[Any] = [self._tables, *(bucket.reducer.engine for bucket in waiting)]
+            for part in parts:
+                part.unfit = not fit or self._scale.found()
+        # Start: tables first, because the norm of their sum is a part of the whole gradient's
+        self._tables.start(self._gradients.live.begin)
+        self.overflowed, factor = False, self._begin_rest(waiting, scale, options)
+        refused = self.reductions.refused(self._tables.refusal())
+        if refused is not None and refused.revised:
+            self._arrivals.begin_late(self._comm.rank == 0)
+            self.reductions.end()
+            for bucket in buckets:
+                bucket.gather(scale)
+            factor = self._begin_rest(buckets, scale, options)
+            refused = self.reductions.refused(self._tables.refusal())
+        if refused is not None:  # a gradient of some rank is not finite: all become NaN
+            self._forget()
+            self._tables.fail()
+            for bucket in buckets:
+                bucket.fail()
+            self.overflowed, self.totals = True, []
+            return self.totals
+        # Finish: results come back in the order of the starts
+        try:
+            self.totals = self.reductions.write(lambda vector: self.divisor(vector) / scale)
+        finally:
+            self._forget()
+            self._tables.finish(factor)
+        self._gradients.flushed = False
+        return self.totals
+
+    @property
+    def _next(self) -> Any:
+        """Return what the ranks hear next of this one: an engine, or the sums of tables."""
+        begun = len(self.reductions.begun)
+        return self._bucketing.all[begun].reducer.engine if self._bucketing.all else self._tables
+
+    def _begin_rest(self, waiting: list[Bucket], scale: float, options: Mapping[str, Any]) -> float:
+        """Begin the buckets that wait, times a factor that clips the whole gradient, and return that."""
+        factor = 1.0
+        if self._max_norm is not None:
+            norm = self._gradients.live.norm_of_mean([bucket.flat for bucket in self._bucketing.all], self._max_norm)
+            # Tables are reduced with the loss scale, buckets without it
+            factor = factor_of(hypot(norm, self._tables.norm / scale), self._max_norm)
+        for bucket in waiting:
+            bucket.factor = factor
+            self.reductions.begin(bucket, **options)
+        return factor
