@@ -101,7 +101,9 @@ def _dense(gradient: Array, arrived: Array | None, seconds: Array) -> Array:
     return dense
 
 
-def _travelled(seconds: Array, at: Array, row: np.ndarray, total: Array) -> Array:
+def _travelled(seconds: Array | None, at: Array, row: np.ndarray, total: Array) -> Array:
     """Return second moments; where they are 0, as where the caller has added to a gradient, the square of that."""
+    if seconds is None:
+        raise ValueError("seconds must have travelled where there are no second moments, got None")
     second = seconds[at] * row[FACTOR].astype(seconds.dtype)
     return np.where(second == 0, total**2, second.astype(np.float64))
