@@ -52,7 +52,7 @@ class AdamVector:
         # Memory of a step, 0 between steps
         self._update = first.new_zeros(layout.size, dtype=torch.promote_types(first.dtype, torch.float32))
         self._updates = vector.split(self._update)
-        self._gradients: list[Tensor] | None = None  # views of a copy of gradients that are not in one vector
+        self._copies: dict[str, tuple[Tensor, list[Tensor]]] = {}  # vectors of what lies in many tensors, and views
 
     @torch.no_grad()
     def move(
@@ -154,12 +154,15 @@ class AdamVector:
         gradients = {number: local(parameter.grad) for number, parameter in moving.items()}  # type: ignore[arg-type]
         if len(moving) == len(self._ends) and (whole := one_behind_another(list(gradients.values()))) is not None:
             return whole
-        if self._gradients is None:
-            first = next(iter(gradients.values()))
-            self._gradients = self._vector.split(first.new_zeros(len(self._update)))
-        torch._foreach_copy_([self._gradients[number] for number in gradients], list(gradients.values()))
-        flat = one_behind_another(self._gradients)
-        assert flat is not None
+        return self._copied("gradients", gradients)
+
+    def _copied(self, name: str, tensors: Mapping[int, Tensor]) -> Tensor:
+        """Return ``tensors`` of parameters, by number, as one vector ``(n,)``."""
+        if name not in self._copies:
+            flat = next(iter(tensors.values())).new_zeros(len(self._update))
+            self._copies[name] = flat, self._vector.split(flat)
+        flat, views = self._copies[name]
+        torch._foreach_copy_([views[number] for number in tensors], list(tensors.values()))
         return flat
 
     def _run(
@@ -179,8 +182,8 @@ class AdamVector:
             arrived = arrays.enter(arrived.to(gradient.device))
         weights: Array | None = None
         if coupled:
-            parts = [local(p).reshape(-1) for p in self._vector.parameters]
-            weights = arrays.enter(torch.cat(parts).to(self._update.dtype))
+            known = {number: local(parameter) for number, parameter in enumerate(self._vector.parameters)}
+            weights = arrays.enter(self._copied("weights", known).to(self._update.dtype))
         *wide, last = self._state
         half = wide[0].dtype != self._update.dtype
         wide = [one.to(self._update.dtype) for one in wide] if half else wide
