@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
+from sparse_mpi.kernels.adam import adam
 from sparse_mpi.kernels.base import (
     LEAST_SQUARE,
     MESSAGE,

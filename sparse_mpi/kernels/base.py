@@ -175,6 +175,40 @@ class Kernels(Protocol):
         An element is unchanged where it or ``x`` is not finite. Both are of one dtype, float32 or float64.
         """
 
+    def adam(
+        self,
+        kind: int,
+        gradient: Array,
+        arrived: Array | None,
+        seconds: Array | None,
+        state: tuple[Array, Array, Array],
+        weights: Array | None,
+        table: np.ndarray,
+        ends: np.ndarray,
+        update: Array,
+    ) -> Array | None:
+        """Write Adam's ``update`` of entries that arrived late, and move their state on, see `kernels.adam`.
+
+        An entry has arrived if ``arrived`` has it, or its gradient is not 0. All vectors are contiguous and of one
+        dtype, float32 or float64, but for indices.
+
+        Args:
+            kind: ``ADAM``, ``NADAM`` or ``RMSPROP``.
+            gradient: means ``(n,)``.
+            arrived: indices ``(m,)``, ascending; None: all entries have arrived.
+            seconds: second moments that travelled, of arrived entries ``(m,)`` or of all ``(n,)``; None: second moments
+                are estimated from arrivals.
+            state: rest of earlier arrivals, second moments, and step of the last arrival ``(n,)``, int32; changed in
+                place. Empty for RMSprop.
+            weights: weights ``(n,)``, where their decay is part of the gradient; else None.
+            table: numbers of each tensor ``(tensors, COLUMNS)``, float64 on the host.
+            ends: end of each tensor ``(tensors,)``, int64 on the host.
+            update: zeros ``(n,)``; what weights lose, afterwards.
+
+        Returns:
+            Indices of the entries that were written; None: perhaps all.
+        """
+
     def standardized(self, x: Array, squares: Array) -> Array:
         """Return ``x / sqrt(squares)`` ``(n,)``, with squares clipped to 1e-20 and the largest number.
 

@@ -33,6 +33,7 @@ class Arrivals:
         grown: True if a gradient that came was added to the update of the last step.
         overlaps: True where reductions were to begin as gradients come.
         open: True as long as note is taken.
+        looks: number of steps still to come in which nothing begins before the step, to see whether gradients change.
     """
 
     def __init__(self, arrived: Callable[[Tensor], None], passes: int, overlap: bool, threaded: bool) -> None:
@@ -40,7 +41,7 @@ class Arrivals:
         self.overlaps = self.early = overlap
         self.grown, self.open = False, True
         self._hooks, self._passes = Hooks(arrived), passes
-        self._looks = LOOKS if overlap else 0  # steps still to be looked at
+        self.looks = LOOKS if overlap else 0
         self._unstepped = Unstepped(DOOR, passes, steps_along)
         # Work at once, on autograd's thread of a device, would keep the other ranks of this process from going through
         # their passes, and it from going on: it is left to the step.
@@ -57,16 +58,15 @@ class Arrivals:
         self.open = False
         self._hooks.remove()
 
-    def count(self, parameter: Tensor) -> bool:
-        """Take note of a gradient; return True if it is of the last pass before the step."""
+    def count(self, parameter: Tensor) -> None:
+        """Take note of a gradient."""
         self.came[parameter] += 1
         self._unstepped.arrived(parameter)
-        return self.came[parameter] == self._passes
 
     @property
     def may_begin(self) -> bool:
         """Return True if reductions may begin now, on this thread."""
-        return self.early and not (self._looks or self.grown) and (self._thread is None or self._thread == get_ident())
+        return self.early and not (self.looks or self.grown) and (self._thread is None or self._thread == get_ident())
 
     def complete(self, parameters: Iterable[Tensor]) -> bool:
         """Return True if the last gradients of all ``parameters`` have come."""
@@ -75,9 +75,9 @@ class Arrivals:
 
     def changed(self, buckets: Sequence[Bucket]) -> bool:
         """Return True if gradients have changed since they came; asked once, in each step that looks at them."""
-        if not self._looks:
+        if not self.looks:
             return False
-        self._looks -= 1
+        self.looks -= 1
         # More backward passes than were awaited add to gradients, too
         return max(self.came.values(), default=0) > self._passes or any(bucket.touched for bucket in buckets)
 

@@ -14,6 +14,7 @@ from sparse_mpi.checks import check_range
 from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
 
 RUN, EVERY = 512, 32  # entries of a run, 2 kB of float32; runs of which one is looked at
+LARGE = RUN * EVERY  # entries of a gradient that is looked at by runs
 HOST_MB, DEVICE_MB = 25.0, 250.0  # of a bucket, in 10^6 bytes; on a device there are no more than a few
 
 
@@ -99,6 +100,7 @@ class Bucket:
         return arrays.finite(arrays.enter(self.flat))
 
     @property
+    @torch.no_grad()
     def changed(self) -> bool:
         """Return True if a gradient that was taken ``apart`` has changed since, by its bits.
 
@@ -106,23 +108,23 @@ class Bucket:
         change: what ``.data`` or NumPy changes in a single run shows with odds of 1 to 31, and in 64 kB for sure.
         """
         moved: list[Tensor] = []
-        small: list[tuple[Tensor, Tensor]] = []
+        now: list[Tensor] = []
+        taken: list[Tensor] = []
         for parameter, view in self._views.items() if self._taken else ():
             gradient = parameter.grad
             if not parameter.requires_grad:
                 continue
             if gradient is None:
                 return True
-            now = gradient.to_dense().detach().reshape(-1)
-            if not self._known(parameter, gradient) or len(now) < EVERY * RUN:
-                small.append((now, view.reshape(-1)))
+            if view.numel() < LARGE or not self._known(parameter, gradient):
+                now.append(gradient.to_dense() if gradient.is_sparse else gradient)
+                taken.append(view)
             else:
-                moved += [
-                    (a != b).any() for a, b in zip(self._sample(now), self._sample(view.reshape(-1)), strict=True)
-                ]
-        if small:
-            now, taken = (torch.cat(side) for side in zip(*small, strict=True))
-            moved.append((now != taken).any())
+                pairs = zip(self._sample(gradient), self._sample(view), strict=True)
+                moved += [(a != b).any() for a, b in pairs]
+        if now:
+            differences = torch._foreach_sub(now, taken)
+            moved.append(torch.stack(torch._foreach_norm(differences, torch.inf)).any())
         return bool(moved and torch.stack(moved).any())
 
     @property
@@ -140,33 +142,40 @@ class Bucket:
         return gradient is taken and not gradient.is_sparse and gradient._version == count
 
     def _sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one run of ``x`` ``(n,)`` out of `EVERY`, and the rest at its end."""
-        whole = len(x) // (EVERY * RUN) * EVERY * RUN
-        return x[:whole].view(-1, EVERY, RUN)[:, self._turn], x[whole:]
+        """Return one run of ``x`` out of `EVERY`, and the rest at its end."""
+        flat = x.reshape(-1)
+        whole = len(flat) // LARGE * LARGE
+        return flat[:whole].view(-1, EVERY, RUN)[:, self._turn], flat[whole:]
 
     @torch.no_grad()
-    def take(self, parameter: Tensor, apart: bool = False) -> bool:
-        """Copy ``.grad`` of a parameter to the buffer; return False if there is none, which is zero.
+    def take(self, parameters: Collection[Tensor], apart: bool = False) -> None:
+        """Copy ``.grad`` of ``parameters`` to the buffer; None is zero.
 
         It lies in the buffer afterwards, or ``apart`` from it, so that a change of it shows.
         """
-        view, gradient = self._views[parameter], parameter.grad if parameter.requires_grad else None
-        if gradient is None:
-            view.zero_()
-            return False
-        if apart and self._known(parameter, gradient):
-            return True
-        if gradient is not view:
-            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-        # A single copy is enough: the other memory is freed
-        parameter.grad = own = view if not apart else view.clone() if gradient is view else gradient
-        if apart:
-            self._taken[parameter] = own, 0 if own.is_sparse else own._version
-        return True
+        into: list[Tensor] = []
+        copied: list[Tensor] = []
+        for parameter in parameters:
+            view, gradient = self._views[parameter], parameter.grad if parameter.requires_grad else None
+            if gradient is None or (apart and self._known(parameter, gradient)):
+                continue
+            if gradient is not view:
+                into.append(view)
+                copied.append(gradient.to_dense() if gradient.is_sparse else gradient)
+            # A single copy is enough: the other memory is freed
+            parameter.grad = own = view if not apart else view.clone() if gradient is view else gradient
+            if apart:
+                self._taken[parameter] = own, 0 if own.is_sparse else own._version
+        if copied:
+            torch._foreach_copy_(into, copied)
 
     def gather(self, scale: float = 1.0, apart: bool = False) -> None:
         """Take all gradients as they are now, see `take`, divided by a loss ``scale``; None is zero."""
-        self._absent = [number for number, parameter in enumerate(self.parameters) if not self.take(parameter, apart)]
+        self.take(self.parameters, apart)
+        own = enumerate(self.parameters)
+        self._absent = [number for number, p in own if p.grad is None or not p.requires_grad]
+        if self._absent:
+            torch._foreach_zero_([self._views[self.parameters[number]] for number in self._absent])
         self._turn = (self._turn + 1) % EVERY
         if scale != 1.0:
             self.flat.div_(scale)

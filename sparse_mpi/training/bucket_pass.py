@@ -118,17 +118,22 @@ class BucketPass:
 
     def arrive(self, parameter: Tensor, options: Mapping[str, Any]) -> None:
         """Start all complete buckets, behind the hook that has ``parameter.grad`` of this pass."""
-        last, bucket = self._arrivals.count(parameter), self._bucketing.of(parameter)
+        self._arrivals.count(parameter)
+        bucket = self._bucketing.of(parameter)
         if bucket is None:  # a table
             return
         self._arrivals.grown |= bucket.vector.left([parameter], 1)
-        # Until its kind is known a gradient stays where it is: no memory is taken for gradients that leave
-        if last and self._bucketing.settled(bucket):
-            bucket.take(parameter, apart=self._arrivals.early and bucket is not self._bucketing.all[-1])
-        if self.totals is None and self._arrivals.may_begin:
+        if self._arrivals.looks:
+            others = self._bucketing.all[:-1]  # the last one begins in the step anyway
+            if self._complete(bucket) and bucket in others and self._bucketing.settled(bucket):
+                bucket.take(bucket.parameters, apart=True)
+        elif self.totals is None and self._arrivals.may_begin:
             # In the order of the buckets, which is the same on all ranks: a complete one waits for all before it
-            self.begin_settled(options, lambda bucket: self._arrivals.complete(bucket.parameters), apart=True)
+            self.begin_settled(options, self._complete, apart=True)
             self._begun = len(self.reductions.begun)
+
+    def _complete(self, bucket: Bucket) -> bool:
+        return self._arrivals.complete(bucket.parameters)
 
     def begin_settled(
         self,

@@ -28,7 +28,7 @@ from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, ch
 from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
-from sparse_mpi.sparse import Layout, SparseVector, leave
+from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.training.broadcasts import broadcast_tree
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.optimizer_state import add, added, follow
@@ -154,31 +154,6 @@ class GradientVector:
         known = ((p.grad, *self._updates[p]) for p in members if p in self._updates and p.grad is not None)
         same = (grad for grad, own, version in known if grad is own() and local(grad)._version <= version + passes)
         return any(bool(local(grad).any()) for grad in same)  # zeros were cleared
-
-    def masks(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return for each parameter where its gradient has arrived, or was added by the caller; None: everywhere."""
-        if self.arrived is None:
-            return [None] * len(gradients)
-        first = next((gradient for gradient in gradients if gradient is not None), self.arrived)
-        mask = torch.zeros(self.reducer.layout.size, dtype=torch.bool, device=first.device)
-        mask[self.arrived.to(mask.device, torch.long)] = True
-        parts = zip(self.split(mask), gradients, strict=True)
-        return [part if gradient is None else part | (gradient != 0) for part, gradient in parts]
-
-    def second_moments(self, divisor: float, like: Tensor) -> list[Tensor] | None:
-        """Return the second moments of a mean, the sum over ``divisor``, 0 where no entry arrived; None before a step.
-
-        The second moment of a sum of independent gradients is the sum of theirs. On the device of ``like``.
-        """
-        moment = self.reducer.second_moment
-        if moment is None or moment.sums is None:
-            return None
-        sums = leave(moment.sums, like)
-        values = sums.values if isinstance(sums, SparseVector) else sums
-        parts = self.split(write_mean(sums, divisor**2, values.new_zeros(len(moment.mean))))
-        # Where ranks agree their mean is larger, by as much
-        factors = moment.agreement.of_tensors(self.reducer.comm.size)
-        return [part.mul_(factor) for part, factor in zip(parts, factors.tolist(), strict=True)]
 
 
 class NamedGradients:

@@ -18,19 +18,18 @@ from sparse_mpi.training.adam_steps import (
     ADAMS,
     ARRIVED,
     TRAVELLING,
-    Came,
     begin,
+    check_adam,
     give_back,
-    move,
     second_beta,
     without_moments,
 )
+from sparse_mpi.training.adam_vector import AdamVector
 from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.hooks import nested
-from sparse_mpi.training.named_gradients import NamedGradients
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients
 from sparse_mpi.training.optimizer_rule import ARRIVAL, Rule
 from sparse_mpi.training.own_step import steps_as
-from sparse_mpi.training.parameters import local
 from sparse_mpi.training.sgd_steps import along_gradients, without_momentum
 
 LOGGER = logging.getLogger("sparse_mpi")
@@ -65,6 +64,7 @@ class OptimizerSteps:
         self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of options switched off during a step
         self.steps = 0  # begun so far
+        self._vectors: dict[GradientVector, AdamVector] = {}
         self._arrivals: list[Tensor | None] = []  # of each parameter, in a state that is about to be loaded
         if (before := _STEPS.get(optimizer)) is not None:
             before.remove()
@@ -124,12 +124,7 @@ class OptimizerSteps:
                 late = {p for vector in self._gradients if vector.late for p in vector.parameters}
                 switched_off.enter_context(without_momentum(optimizer, rule, late))
             if rule.mode in (ARRIVAL, TRAVELLING):
-                came = self._arrived()
-                if not came and not any(float(group["lr"]) for group in optimizer.param_groups):
-                    # So torch's checkpoints step along zeros, before the first reduction, for a state
-                    switched_off.callback(give_back, begin(optimizer, self._gradients.parameters.values()))
-                else:
-                    switched_off.callback(give_back, move(optimizer, rule.mode, came))
+                switched_off.callback(give_back, self._move(optimizer))
                 self.follow_betas(optimizer)
             self._gradients.flushed = False
             self._restore = switched_off.pop_all()
@@ -141,19 +136,24 @@ class OptimizerSteps:
         for vector in self._gradients if self._rule.momentum is not None else ():
             vector.stepped()
 
-    def _arrived(self) -> dict[Tensor, Came]:
-        """Return the arrived entries by parameter; without parameters whose second moments are missing."""
-        found: dict[Tensor, Came] = {}
+    def _move(self, optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
+        """Move the weights whose gradients have arrived; return these, and their gradients, set aside."""
+        check_adam(optimizer, self._rule.mode)  # options may have changed
+        groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+        for parameter in [p for p in groups if p.grad is not None and p.grad.is_sparse]:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
+                f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
+            )
+        known, self._vectors = self._vectors, {}
+        aside: list[tuple[Tensor, Tensor]] = []
         for vector in self._gradients:
-            members = vector.parameters
-            masks = vector.masks([None if p.grad is None or p.grad.is_sparse else local(p.grad) for p in members])
-            moment = vector.reducer.second_moment
-            if moment is None:
-                found |= {p: Came(mask) for p, mask in zip(members, masks, strict=True)}
-            elif (seconds := vector.second_moments(self._divisor(), local(members[0]))) is not None:
-                rows = zip(members, masks, seconds, moment.steps, strict=True)
-                found |= {p: Came(mask, second, count) for p, mask, second, count in rows}
-        return found
+            own = self._vectors[vector] = known.get(vector) or AdamVector(vector, optimizer)
+            aside += own.move(optimizer, groups, self._divisor(), self._gradients.flushed)
+        if not aside and not any(float(group["lr"]) for group in optimizer.param_groups):
+            # So torch's checkpoints step along zeros, before the first reduction, for a state
+            return begin(optimizer, self._gradients.parameters.values())
+        return aside
 
     def follow_betas(self, optimizer: Optimizer) -> None:
         """Have second moments that travel follow the betas of ``optimizer``, which may change."""

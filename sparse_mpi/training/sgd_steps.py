@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from sparse_mpi.training.adam_steps import State
 from sparse_mpi.training.optimizer_rule import Rule
+from sparse_mpi.training.parameters import local
 
 LAST = "last_mean"  # the key, in the optimizer's state of a parameter, of the gradient of the step before, for Nesterov
 DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of the momentum of its weight decay
@@ -57,20 +58,21 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
     decays = [group["weight_decay"] for group in optimizer.param_groups]  # before they are switched off
     with along_gradients(optimizer):
         for group, decay in zip(optimizer.param_groups, decays, strict=True):
-            for parameter in [p for p in group["params"] if p.grad is not None]:
-                sparse, nesterov, state = parameter.grad.is_sparse, group["nesterov"], optimizer.state
-                if sparse and decay:
-                    raise ValueError(
-                        f"weight_decay must be 0 where gradients are sparse tensors, as in torch, got {decay}; put the "
-                        f"parameter of shape {tuple(parameter.shape)} into a group with weight_decay=0"
-                    )
-                if sparse and momentum:
-                    _push_rows(parameter, state[parameter], momentum, nesterov)
-                elif nesterov and look_ahead and not sparse:
-                    applied = rule.late or 0.0 if parameter in late else momentum
-                    _look_ahead(parameter.grad, state[parameter], applied)
-                if decay:  # as in torch, by the weights before the step
-                    _decay(parameter, state[parameter], momentum, decay, group)
+            given = [p for p in group["params"] if p.grad is not None]
+            rows, state = [p for p in given if p.grad.is_sparse], optimizer.state
+            if rows and decay:
+                raise ValueError(
+                    f"weight_decay must be 0 where gradients are sparse tensors, as in torch, got {decay}; put the "
+                    f"parameter of shape {tuple(rows[0].shape)} into a group with weight_decay=0"
+                )
+            for parameter in rows if momentum else ():
+                _push_rows(parameter, state[parameter], momentum, group["nesterov"])
+            if group["nesterov"] and look_ahead:
+                dense = [p for p in given if not p.grad.is_sparse]
+                _look_ahead([p for p in dense if p in late], state, rule.late or 0.0)
+                _look_ahead([p for p in dense if p not in late], state, momentum)
+            if decay:  # as in torch, by the weights before the step
+                _decay(given, state, momentum, decay, group)
         yield
 
 
@@ -85,24 +87,38 @@ def _push_rows(parameter: Tensor, state: State, momentum: float, nesterov: bool)
     parameter.grad = gradient.add(velocity, alpha=momentum) if nesterov else velocity.clone()
 
 
-def _look_ahead(gradient: Tensor, state: State, momentum: float) -> None:
-    """Turn a gradient that includes the ``momentum`` into Nesterov's.
+def _look_ahead(parameters: Sequence[Any], states: Mapping[Tensor, State], momentum: float) -> None:
+    """Turn gradients that include the ``momentum`` into Nesterov's.
 
     Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
     """
-    # The gradient as it arrives is u: its momentum was applied before the selection
-    velocity = gradient.clone()
-    gradient.mul_(1 + momentum)
-    if LAST in state:  # not in the first step
-        gradient.sub_(state[LAST], alpha=momentum)
-    state[LAST] = velocity
+    for parameter in parameters:
+        if LAST not in states[parameter]:  # in the first step
+            states[parameter][LAST] = torch.zeros_like(parameter.grad)
+    if parameters:
+        # The gradient as it arrives is u: its momentum was applied before the selection
+        velocities = [local(parameter.grad) for parameter in parameters]
+        before = [local(states[parameter][LAST]) for parameter in parameters]
+        updates = torch._foreach_mul(velocities, 1 + momentum)
+        torch._foreach_sub_(updates, before, alpha=momentum)
+        torch._foreach_copy_(before, velocities)
+        torch._foreach_copy_(velocities, updates)
 
 
-def _decay(parameter: Tensor, state: State, momentum: float, decay: float, group: State) -> None:
+def _decay(
+    parameters: Sequence[Tensor], states: Mapping[Tensor, State], momentum: float, decay: float, group: State
+) -> None:
     """Let weights decay as SGD does; the momentum of the decay needs no reduction."""
-    if DECAY not in state:
-        state[DECAY] = torch.zeros_like(parameter)
-    rate, now = float(group["lr"]), decay * parameter
-    # v = m v + decay w, and then w -= rate v, or with Nesterov w -= rate (decay w + m v)
-    state[DECAY].mul_(momentum).add_(now)
-    parameter.add_(now.add_(state[DECAY], alpha=momentum) if group["nesterov"] else state[DECAY], alpha=-rate)
+    for parameter in parameters:
+        if DECAY not in states[parameter]:
+            states[parameter][DECAY] = torch.zeros_like(parameter)
+    if parameters:
+        weights = [local(parameter) for parameter in parameters]
+        velocities, rate = [local(states[parameter][DECAY]) for parameter in parameters], float(group["lr"])
+        now = torch._foreach_mul(weights, decay)
+        # v = m v + decay w, and then w -= rate v, or with Nesterov w -= rate (decay w + m v)
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, now)
+        if group["nesterov"]:
+            torch._foreach_add_(now, velocities, alpha=momentum)
+        torch._foreach_add_(weights, now if group["nesterov"] else velocities, alpha=-rate)

@@ -68,9 +68,8 @@ class LossScale:
             after.callback(give_back, set_aside(reduced))
             for tensor in seen.values():
                 tensor.fill_(1.0)
-        elif scale is not None and not flushed:
-            for parameter in reduced:
-                parameter.grad.div_(scale)
+        elif scale is not None and not flushed and reduced:
+            torch._foreach_div_([parameter.grad for parameter in reduced], scale)
 
 
 class Synchronization:

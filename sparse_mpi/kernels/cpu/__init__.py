@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sparse_mpi.kernels.array import kth_bin, split_counts
 from sparse_mpi.kernels.cpu.counts import count, count_select, histogram, moments, smallest
+from sparse_mpi.kernels.cpu.late_adam import adam
 from sparse_mpi.kernels.cpu.merging import merge, merge_loosely, merge_runs
 from sparse_mpi.kernels.cpu.packing import (
     add_dealt,

@@ -22,6 +22,7 @@ from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
+    adam,
     add_dealt,
     changes,
     deal,

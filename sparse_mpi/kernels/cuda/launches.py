@@ -8,6 +8,7 @@ import cupy
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.kernels.adam import COLUMNS, NADAM, NAMES, RMSPROP
 from sparse_mpi.kernels.base import BALLOTS, MESSAGE, SCALED, code_places, totals
 from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, launch, start
@@ -141,6 +142,36 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
     if mean.size:
         followed = kernel("follow_squares", "dense.cu", REAL=mean.dtype)
         start(followed, blocks_for(mean.size), mean, cupy.ascontiguousarray(x), mean.dtype.type(weight), mean.size)
+
+
+def adam(
+    kind: int,
+    gradient: Array,
+    arrived: Array | None,
+    seconds: Array | None,
+    state: tuple[Array, Array, Array],
+    weights: Array | None,
+    table: np.ndarray,
+    ends: np.ndarray,
+    update: Array,
+) -> Array | None:
+    size, nothing = gradient.size, np.uintp(0)
+    types: dict[str, Any] = {"REAL": gradient.dtype, "INDEX": np.dtype(np.int32 if arrived is None else arrived.dtype)}
+    types |= {name: number for number, name in enumerate(NAMES)}
+    types |= {"COLUMNS": COLUMNS, "KIND": kind, "NADAM": NADAM, "RMSPROP": RMSPROP}
+    came: Array | None = None
+    if arrived is not None:
+        came = cupy.zeros(size, np.uint8)
+        aligned = seconds is not None and len(seconds) < size
+        dense = cupy.zeros(size, gradient.dtype) if aligned else seconds
+        both = (seconds, came, dense) if aligned else (nothing, came, nothing)
+        launch("spread", "adam.cu", len(arrived), arrived, len(arrived), *both, **types)
+        seconds = dense
+    beside = [nothing if x is None else cupy.ascontiguousarray(x) for x in (came, seconds, weights)]
+    own = [nothing if x.size == 0 else x for x in state]
+    given = gradient, size, *beside, cupy.asarray(table), cupy.asarray(ends), len(ends), *own, update
+    launch("adam", "adam.cu", size, *given, **types)
+    return None
 
 
 def standardized(x: Array, squares: Array) -> Array:

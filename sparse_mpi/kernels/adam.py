@@ -1,0 +1,109 @@
+"""Adam for entries that arrive late, by whole-array functions; docs/explanation/momentum.md has the formulas.
+
+A table has a row of numbers for each tensor of a vector, in the columns below.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparse_mpi.arrays import Array
+
+NAMES = (
+    "MOVES",  # 1 where the tensor moves, 0 where it stays as it is
+    "STEP",  # number of this step
+    "RATE",  # learning rate
+    "SIGN",  # 1, or -1 to maximize
+    "BETA1",
+    "BETA2",
+    "EPS",
+    "DECAY",  # weight decay that is part of the gradient
+    "BIAS",  # 1 minus the weight of the zeros with which second moments began
+    "FACTOR",  # multiplies second moments that travel
+    "NOW",  # NAdam's beta of this step
+    "NEXT",  # NAdam's beta of the next one
+    "PRODUCT",  # NAdam's product of these betas so far
+)
+COLUMNS = len(NAMES)
+MOVES, STEP, RATE, SIGN, BETA1, BETA2, EPS, DECAY, BIAS, FACTOR, NOW, NEXT, PRODUCT = range(COLUMNS)
+ADAM, NADAM, RMSPROP = range(3)  # kinds of a step
+
+
+def adam(
+    kind: int,
+    gradient: Array,
+    arrived: Array | None,
+    seconds: Array | None,
+    state: tuple[Array, Array, Array],
+    weights: Array | None,
+    table: np.ndarray,
+    ends: np.ndarray,
+    update: Array,
+) -> Array | None:
+    rest, squares, last = state
+    dense = seconds if seconds is None or len(seconds) == len(gradient) else _dense(gradient, arrived, seconds)
+    at = entries(gradient, arrived)
+    owners = np.searchsorted(ends, at, side="right")
+    moves = table[owners, MOVES] > 0
+    at, row = at[moves], table[owners[moves]].T
+    total = row[SIGN] * gradient[at].astype(np.float64)
+    with np.errstate(all="ignore"):
+        if kind == RMSPROP:
+            moment, moved = row[BIAS] * _travelled(dense, at, row, total), total
+        else:
+            waited = row[STEP].astype(np.int64) - last[at]
+            if weights is not None:
+                total += row[DECAY] * waited * weights[at]
+            if dense is None:  # second moment of equal gradients in all steps of the wait
+                mean = total / waited
+                moment = (mean**2 + (squares[at] - mean**2) * power_of(row[BETA2], waited)) / row[BIAS]
+            else:
+                moment = _travelled(dense, at, row, total)
+            # Filter: the rest of earlier arrivals comes along, and a part stays for later ones
+            beta, power = row[BETA1], waited**2
+            stays = power_of(beta, power)
+            gathered = total + beta / (1 - beta) * rest[at]
+            moved = (1 - stays) * gathered
+            if kind == NADAM:
+                own = (1 - power_of(row[NOW], power)) * total / (1 - row[PRODUCT])
+                moved = own + power_of(row[NEXT], power) * moved / (1 - row[PRODUCT] * row[NEXT])
+            else:
+                moved /= 1 - stays * power_of(beta, last[at])  # all of it, where nothing has come before
+            # In torch's measure: moments that begin at 0
+            rest[at] = (1 - beta) * power_of(beta, power - 1) * gathered
+            squares[at] = moment * row[BIAS]
+            last[at] = row[STEP]
+        update[at] = row[RATE] * moved / (np.sqrt(moment) + row[EPS])
+    return None if arrived is None else at
+
+
+def entries(gradient: Array, arrived: Array | None) -> Array:
+    """Return the entries that have arrived, None: all, or whose gradient is not 0, ascending."""
+    if arrived is None:
+        return np.arange(len(gradient))
+    mask = gradient != 0
+    mask[arrived] = True
+    return np.flatnonzero(mask)
+
+
+def power_of(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Return ``base**exponent`` by whole numbers from 0 on, with the same bits from all kernels."""
+    result, rest = np.ones_like(base), exponent.astype(np.int64)
+    while rest.any():
+        result = np.where(rest & 1, result * base, result)
+        base, rest = base * base, rest >> 1
+    return result
+
+
+def _dense(gradient: Array, arrived: Array | None, seconds: Array) -> Array:
+    dense = np.zeros_like(gradient)
+    dense[arrived] = seconds
+    return dense
+
+
+def _travelled(seconds: Array | None, at: Array, row: np.ndarray, total: Array) -> Array:
+    """Return second moments; where they are 0, as where the caller has added to a gradient, the square of that."""
+    if seconds is None:
+        raise ValueError("seconds must have travelled where there are no second moments, got None")
+    second = seconds[at] * row[FACTOR].astype(seconds.dtype)
+    return np.where(second == 0, total**2, second.astype(np.float64))
