@@ -53,7 +53,8 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
             if group[option] != value:
                 raise ValueError(
                     f"{option} must stay {value}, as the error feedback has taken momentum over, got {group[option]} "
-                    "in the optimizer; make the optimizer anew, or use momentum='local'"
+                    "in the optimizer; make the optimizer anew, or use momentum='local'; OneCycleLR and CyclicLR leave "
+                    "it alone with cycle_momentum=False"
                 )
     decays = [group["weight_decay"] for group in optimizer.param_groups]  # before they are switched off
     with along_gradients(optimizer):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparse_mpi.kernels import adam
 from sparse_mpi.kernels.base import SCALED
 
 from ..fakes import fake_cuda
@@ -23,6 +24,8 @@ TIER = {90: ()} | dict.fromkeys((70, 80, 100), (ALIKE,))  # of the others make t
 ONLY_SO = "rcp.approx.ftz.f64"  # within `log` of float64, of a number near 2; PTX has it in no other form
 FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
 MESSAGES = {"SCALED": SCALED, "CHUNK": 32, "MESSAGES": 31}
+ADAM = {name: number for number, name in enumerate(adam.NAMES)}
+ADAM |= {"COLUMNS": adam.COLUMNS, "NADAM": adam.NADAM, "RMSPROP": adam.RMSPROP}
 # What each source is compiled with besides, by those who start its kernels
 VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
@@ -34,6 +37,7 @@ VARIANTS = {
     + [{"INDEX": index, "DIGIT": 11, "threads": 1024} for index in ("int32", "int64")],
     "moments.cu": [{}],
     "dense.cu": [{}, {"threads": 1024}],
+    "adam.cu": [{"INDEX": "int32", "KIND": kind} | ADAM for kind in range(3)] + [{"INDEX": "int64", "KIND": 0} | ADAM],
     "accumulate.cu": [{"GRADIENT": gradient} for gradient in ("float32", "float64", "float16", "uint16")],
     "sketch.cu": [{"threads": 1024, "ROWS": 128}],
     "sparse.cu": [{"INDEX": index} for index in ("int16", "int32", "int64")],

@@ -10,6 +10,9 @@ spread(const INDEX* arrived, int64 m, const REAL* seconds, uint8* came, REAL* de
     if (seconds) dense[arrived[j]] = seconds[j];
 }
 
+// A product that is rounded before anything is added to it, as on the host
+__device__ inline float64 product(float64 a, float64 b) { return __dmul_rn(a, b); }
+
 __device__ inline float64 power_of(float64 base, int64 exponent) {
     float64 result = 1;
     for (; exponent; exponent >>= 1, base *= base) {
@@ -36,7 +39,7 @@ adam(const REAL* gradient, int64 n, const uint8* came, const REAL* seconds, cons
     const float64 beta = own[BETA1];
     const int64 waited = KIND == RMSPROP ? 1 : (int64)own[STEP] - last[i], power = waited * waited;
     float64 total = own[SIGN] * (float64)gradient[i], moment = 0;
-    if (weights) total += own[DECAY] * waited * (float64)weights[i];
+    if (weights) total += product(product(own[DECAY], (float64)waited), (float64)weights[i]);
     if (seconds) {
         const REAL second = seconds[i] * (REAL)own[FACTOR];
         moment = second == 0 ? total * total : (float64)second;
@@ -46,17 +49,17 @@ adam(const REAL* gradient, int64 n, const uint8* came, const REAL* seconds, cons
         moment *= own[BIAS];
     } else {
         if (!seconds) {
-            const float64 mean = total / waited;
-            moment = (mean * mean + ((float64)squares[i] - mean * mean) * power_of(own[BETA2], waited)) / own[BIAS];
+            const float64 mean = total / (float64)waited, square = product(mean, mean);
+            moment = (square + product((float64)squares[i] - square, power_of(own[BETA2], waited))) / own[BIAS];
         }
         const float64 stays = power_of(beta, power);
-        const float64 gathered = total + beta / (1 - beta) * (float64)rest[i];
+        const float64 gathered = total + product(beta / (1 - beta), (float64)rest[i]);
         moved = (1 - stays) * gathered;
         if (KIND == NADAM) {
-            const float64 ahead = power_of(own[NEXT], power) * moved / (1 - own[PRODUCT] * own[NEXT]);
+            const float64 ahead = power_of(own[NEXT], power) * moved / (1 - product(own[PRODUCT], own[NEXT]));
             moved = (1 - power_of(own[NOW], power)) * total / (1 - own[PRODUCT]) + ahead;
         } else {
-            moved /= 1 - stays * power_of(beta, last[i]);
+            moved /= 1 - product(stays, power_of(beta, last[i]));
         }
         rest[i] = (REAL)((1 - beta) * power_of(beta, power - 1) * gathered);
         squares[i] = (REAL)(moment * own[BIAS]);
