@@ -395,6 +395,9 @@ def sections(
         code += codes[m]
 
 
+_sections = np.errstate(over="ignore")(sections)  # of a region whose stop has wrapped around
+
+
 def lay_out(
     entries: np.ndarray,
     regions: np.ndarray,
@@ -403,11 +406,10 @@ def lay_out(
     blocks: np.ndarray,
     tail: int = 0,
     scale_bytes: int = 4,
-    write: Callable[..., None] = sections,
+    write: Callable[..., None] = _sections,
 ) -> np.ndarray:
     words = np.empty((len(entries), len(FIELDS)), np.int64)
-    with np.errstate(over="ignore"):  # of a region whose stop has wrapped around
-        write(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
+    write(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
 
 
