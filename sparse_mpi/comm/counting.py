@@ -110,7 +110,8 @@ class CountingComm(Carrier):
 
     @property
     def job(self) -> Job:
-        return Job(self.concurrent, self.staged)
+        job = Job(self.concurrent, self.staged)
+        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:

@@ -68,7 +68,7 @@ class BitPacked:
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         dtype = vector.values.dtype
-        messages, lengths, edges = self.lay_out(counts, regions, dtype)
+        messages, edges, lengths = self.lay_out(counts, regions, dtype)
         codes, scales = self.codec.encode(vector, edges)
         buffer = kernels.of(codes).write_messages(messages, vector.indices, codes, scales)
         if not self.codec.lossless:
@@ -87,7 +87,7 @@ class BitPacked:
         """See `Wire.unpack`; the numbers ``entries`` ``(m,)``, if given, are not read from the messages."""
         if entries is None:
             entries = self.entries(buffer, lengths, regions, dtype)
-        messages, expected, edges = self.lay_out(entries, regions, dtype)
+        messages, edges, expected = self.lay_out(entries, regions, dtype)
         check_lengths(lengths, expected)
         indices, codes, scales = kernels.of(buffer).read_messages(messages, buffer, size)
         kernels.check_indices(indices, entries, regions)
@@ -118,7 +118,7 @@ class BitPacked:
         return _nonzero(vector, like(np.repeat(~dense, entries), buffer)) if dense.any() else vector
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: object) -> np.ndarray:
-        return self.lay_out(entries, regions, dtype)[1]
+        return self.records(entries, regions, dtype)[1]
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
         # An index takes at most 2 + log2(u / c) bits, and a region no more bits than elements. That is concave in c and
@@ -176,11 +176,16 @@ class BitPacked:
         """Return the starts of all sections of all messages in the buffer, and the blocks of values that share a scale.
 
         Returns:
-            A table ``(m,)`` of `MESSAGE`; the lengths ``(m,)`` that are sent; and the edges ``(b + 1,)`` of blocks, of
-            which every message begins a new one, none if the codec has no scales. None must be written to.
+            A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of blocks, of which every message begins a new one,
+            none if the codec has no scales; and the lengths ``(m,)`` that are sent. All are read-only.
         """
         counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
         return _laid_out(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
+
+    def records(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the table and the lengths of `lay_out`, which must not be written to either."""
+        counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
+        return _records(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
 
     @cached_property
     def _form(self) -> _Form:
@@ -199,13 +204,19 @@ class _Form(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
     counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     passes, code = kernels.host(), value if form.code is None else form.code
     numbers, codes, blocks = passes.sizes(counts, spans, form.unit, form.together, code, form.block)
     messages = passes.lay_out(counts, spans, numbers, codes, blocks, scale_bytes=form.scale_bytes)
-    edges = passes.edges(messages, form.block) if form.block else np.empty(0, np.int64)
-    return messages, messages["end"] - messages["head"], edges
+    return messages, messages["end"] - messages["head"]
+
+
+@lru_cache(maxsize=64)
+def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    messages, lengths = _records(form, value, entries, regions)
+    edges = kernels.host().edges(messages, form.block) if form.block else np.empty(0, np.int64)
+    return messages, edges, lengths
 
 
 @lru_cache(maxsize=8)
@@ -230,8 +241,9 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
         guess = np.maximum(guess, (bits - widths) / each)
     near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, most])
     near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= most[:, None])] = 0
-    all_spans = np.repeat(spans, len(NEAR) + 1, axis=0)
-    found = _laid_out(form, value, near.tobytes(), all_spans.tobytes())[1].reshape(near.shape)
+    found = _records(form, value, near.tobytes(), np.repeat(spans, len(NEAR) + 1, axis=0).tobytes())[1].reshape(
+        near.shape
+    )
     fits = (found == long[:, None]) & (near > 0)
     if ((long > 0) != fits.sum(axis=1)).any():
         return None
@@ -295,7 +307,7 @@ class Complete(KnownCounts):
         if not isinstance(codec, Int8) or not is_device(values):
             return super().pack(vector, counts, regions)
         # A device has one kernel for all of it
-        messages, lengths, _ = self.lay_out(counts, regions, None)
+        messages, lengths = self.records(counts, regions, None)
         buffer, back = kernels.device().write_int8(messages, single(values), codec.short)
         return Packed(buffer, lengths, SparseVector(indices, as_type(back, values.dtype), size))
 
@@ -310,7 +322,7 @@ class Complete(KnownCounts):
     ) -> SparseVector:
         if not isinstance(self.codec, Int8) or not is_device(buffer):
             return super().unpack(buffer, lengths, regions, size, dtype, entries)
-        messages, expected, _ = self.lay_out(regions[:, 1] - regions[:, 0], regions, None)
+        messages, expected = self.records(regions[:, 1] - regions[:, 0], regions, None)
         check_lengths(lengths, expected)
         indices, values = kernels.device().read_int8(messages, buffer, size)
         return SparseVector(indices, as_type(values, dtype), size)
@@ -397,13 +409,13 @@ def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> A
 
     ``regions`` ``(m, 2)`` int64 are start and stop of each message; `positions_lengths` are their lengths.
     """
-    xp, messages = namespace(indices), POSITIONS.lay_out(counts, regions, None)[0]
+    xp, messages = namespace(indices), POSITIONS.records(counts, regions, None)[0]
     return kernels.of(indices).write_messages(messages, indices, xp.empty(0, np.uint8), xp.empty(0, np.float32))
 
 
 def unpack_positions(buffer: Array, counts: np.ndarray, regions: np.ndarray, size: int) -> Array:
     """Invert `pack_positions`; ``size`` is the length of the vector that the indices are of."""
-    indices = kernels.of(buffer).read_messages(POSITIONS.lay_out(counts, regions, None)[0], buffer, size)[0]
+    indices = kernels.of(buffer).read_messages(POSITIONS.records(counts, regions, None)[0], buffer, size)[0]
     kernels.check_indices(indices, counts, regions)
     return indices
 
@@ -449,14 +461,14 @@ class Ballots:
         """See `Wire.pack`. Values must not be zero."""
         passes, (indices, values, size) = kernels.of(vector.values), vector
         coded, lows, rounded = passes.to_ballots(single(values), indices, size)
-        messages, lengths, _ = LAYOUT.lay_out(counts, BALLOTS * regions, None)
+        messages, lengths = LAYOUT.records(counts, BALLOTS * regions, None)
         buffer = passes.write_messages(messages, coded, lows[:0].view(np.uint8), lows)
         return Packed(buffer, lengths, SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
         passes, coded_regions = kernels.of(buffer), BALLOTS * regions
         entries = LAYOUT.entries(buffer, lengths, coded_regions, None)
-        messages, expected, _ = LAYOUT.lay_out(entries, coded_regions, None)
+        messages, expected = LAYOUT.records(entries, coded_regions, None)
         check_lengths(lengths, expected)
         coded, _, lows = passes.read_messages(messages, buffer, BALLOTS * size)
         kernels.check_indices(coded, entries, coded_regions)
