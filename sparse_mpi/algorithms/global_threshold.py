@@ -278,7 +278,8 @@ class Counted:
                 if by_rank is None:
                     counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
                 else:
-                    low, high = (by_rank[0][:, candidates.index(end)] for end in bracket)
+                    low = by_rank[0][:, candidates.index(bracket.low)]
+                    high = by_rank[0][:, candidates.index(bracket.high)]
                     counted = RankCounts(bracket, high, low - high, by_rank[1])
                 predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
