@@ -12,52 +12,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparse_mpi.algorithms import ALGORITHMS, Reduction
-    from sparse_mpi.collectives import allgather, allreduce, allreduce_init, reduce, reduce_scatter
-    from sparse_mpi.comm.conversion import watch
-    from sparse_mpi.comm.world import World
-    from sparse_mpi.feedback import (
-        FEEDBACKS,
-        ErrorFeedback,
-        GlobalMomentum,
-        LeakyFeedback,
-        MomentumCorrection,
-        NoFeedback,
-    )
-    from sparse_mpi.kernels.heap import keep_freed_memory
-    from sparse_mpi.monitor.step_report import StepReport
-    from sparse_mpi.reduction import SparseAllreduce
-    from sparse_mpi.reduction.once import sparse_allreduce
-    from sparse_mpi.select import SELECTORS
-    from sparse_mpi.sparse import Layout, SparseVector
+    from sparse_mpi.algorithms import ALGORITHMS as ALGORITHMS
+    from sparse_mpi.algorithms import Reduction as Reduction
+    from sparse_mpi.collectives import allgather as allgather
+    from sparse_mpi.collectives import allreduce as allreduce
+    from sparse_mpi.collectives import allreduce_init as allreduce_init
+    from sparse_mpi.collectives import reduce as reduce
+    from sparse_mpi.collectives import reduce_scatter as reduce_scatter
+    from sparse_mpi.comm.conversion import watch as watch
+    from sparse_mpi.comm.world import World as World
+    from sparse_mpi.feedback import FEEDBACKS as FEEDBACKS
+    from sparse_mpi.feedback import ErrorFeedback as ErrorFeedback
+    from sparse_mpi.feedback import GlobalMomentum as GlobalMomentum
+    from sparse_mpi.feedback import LeakyFeedback as LeakyFeedback
+    from sparse_mpi.feedback import MomentumCorrection as MomentumCorrection
+    from sparse_mpi.feedback import NoFeedback as NoFeedback
+    from sparse_mpi.kernels.heap import keep_freed_memory as keep_freed_memory
+    from sparse_mpi.monitor.step_report import StepReport as StepReport
+    from sparse_mpi.reduction import SparseAllreduce as SparseAllreduce
+    from sparse_mpi.reduction.once import sparse_allreduce as sparse_allreduce
+    from sparse_mpi.select import SELECTORS as SELECTORS
+    from sparse_mpi.sparse import Layout as Layout
+    from sparse_mpi.sparse import SparseVector as SparseVector
     from sparse_mpi.training.diloco import DiLoCo as DiLoCo
 
 __version__ = "0.4.0"
-
-__all__ = [
-    "ALGORITHMS",
-    "FEEDBACKS",
-    "SELECTORS",
-    "ErrorFeedback",
-    "GlobalMomentum",
-    "Layout",
-    "LeakyFeedback",
-    "MomentumCorrection",
-    "NoFeedback",
-    "Reduction",
-    "SparseAllreduce",
-    "SparseVector",
-    "StepReport",
-    "World",
-    "allgather",
-    "allreduce",
-    "allreduce_init",
-    "keep_freed_memory",
-    "reduce",
-    "reduce_scatter",
-    "sparse_allreduce",
-    "watch",
-]
 
 # Public names by the module that defines them, imported at the first use of one
 HOME = {
@@ -75,6 +54,7 @@ HOME = {
     "training.diloco": ("DiLoCo",),  # needs torch
 }
 LAZY = {name: module for module, names in HOME.items() for name in names}
+__all__ = sorted({*LAZY} - {"DiLoCo"})
 MODULES = (  # public, imported likewise
     "algorithms",
     "arrays",

@@ -61,12 +61,6 @@ class RankCounts(NamedTuple):
     tied: np.ndarray  # (P,) int64, entries that reach only the low end: some of them may be
     piggybacked: np.ndarray  # (P,) int64, the number that each rank piggybacked; zeros if none
 
-    @staticmethod
-    def of(bracket: Bracket, counts: np.ndarray, piggybacked: np.ndarray) -> RankCounts:
-        """Return the counts of a bracket, from ``counts`` ``(P, 2)`` of entries that reach its low and high end."""
-        above = counts[:, 1]
-        return RankCounts(bracket, above, counts[:, 0] - above, piggybacked)
-
 
 def bits_end(values: Array) -> int:
     """Return the number that all magnitude bits of the dtype of ``values`` lie below."""
@@ -339,7 +333,8 @@ class Counted:
         ends = np.unique(bracket) if self.dense else np.array(bracket)
         counts = counts_at(found.entries.values if self.dense else values, ends)
         by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
-        return RankCounts.of(bracket, by_rank[:, np.searchsorted(ends, bracket)], piggybacked)
+        low, high = by_rank[:, np.searchsorted(ends, bracket)].T
+        return RankCounts(bracket, high, low - high, piggybacked)
 
     def _found(self, values: Array, candidates: np.ndarray, known: Known | None) -> tuple[Known, np.ndarray]:
         passes, floor = kernels.of(values), int(candidates[0])

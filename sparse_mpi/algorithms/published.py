@@ -38,8 +38,6 @@ FEWEST = Fraction(2, 3)  # times k: a stale threshold that fewer entries reach i
 MOST_SELECTED, MOST_SUMS = Fraction(5, 4), Fraction(4, 3)  # times k: one that more entries reach is raised
 SUMS_NUDGE = 1.008  # the factor by which the global threshold is lowered or raised
 RAISE, MAX_RAISES = 1.03, 5  # how the local threshold is raised before it selects
-# First steps in which the programs reduce all entries, by workload: --dense-warmup of training programs
-DENSE_STEPS = {"vgg": 512, "lstm": 128, "bert": 0}
 
 
 @dataclass(frozen=True)

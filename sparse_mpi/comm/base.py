@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from math import ceil, log2
 from operator import add, attrgetter, sub
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
@@ -219,7 +218,7 @@ def hosts_of(comm: Comm) -> Counts:
 
 def rounds(ranks: int) -> int:
     """Return L = ceil(log2 P), the depth of a binary tree over P ranks."""
-    return ceil(log2(ranks))
+    return (ranks - 1).bit_length()
 
 
 @lru_cache(maxsize=64)

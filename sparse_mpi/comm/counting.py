@@ -34,7 +34,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from sparse_mpi.arrays import Array, describe, is_device, namespace, synchronize
-from sparse_mpi.comm.base import Counts, Job, RankFailure, Traffic
+from sparse_mpi.comm.base import Counts, Job, RankFailure, Traffic, rounds
 from sparse_mpi.comm.carrier import Carrier, Device, DeviceCarrier
 from sparse_mpi.comm.job.call_log import CALLS, Watched
 from sparse_mpi.comm.reducible import REDUCIBLE
@@ -106,11 +106,12 @@ class CountingComm(Carrier):
         self._turn = RLock()  # held in each call
         self._staging = Staging()
         self.traffic = Traffic()  # shared with communicators split off
-        self._rounds = (size - 1).bit_length()  # ceil(log2 P)
+        self._rounds = rounds(size)
 
     @property
     def job(self) -> Job:
-        return Job(self.concurrent, self.staged)
+        job = Job(self.concurrent, self.staged)
+        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:

@@ -25,7 +25,6 @@ from sparse_mpi.comm.making import Raw, alone, pieces, rowtype
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import keep_from_children, refuse_singletons, require_mpi, takes_device_pointers
 
-NO_JOB = Job()  # has the defaults
 MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
 
 
@@ -136,10 +135,9 @@ class MPIComm(CountingComm):
     def job(self) -> Job:
         comm, elastic = self._comm, self._elastic if self._survives else None
         abort = Abort(self.rank, self.size, lambda: comm.Abort(1))
+        job = super().job._replace(elastic=elastic, hosts=self._hosts, abort=abort, watch=self._watch)
         # `exit_without_abort` has installed its own end, which `guard` would replace.
-        guard = NO_JOB.guard if elastic is not None and ulfm.END.alone else abort.guard
-        begin = NO_JOB.begin_reduction if self.watched is None else self.watched.log.begin_reduction
-        return Job(self.concurrent, self.staged, elastic, self._hosts, abort, guard, self._watch, begin)
+        return job if elastic is not None and ulfm.END.alone else job._replace(guard=abort.guard)
 
     @property
     def _elastic(self) -> ulfm.Ulfm:
@@ -185,8 +183,7 @@ class MPIComm(CountingComm):
             return gathered.reshape(self.size, *send.shape)
         out = self._messages.empty((self.size, *send.shape), send)
         element = rowtype(self._mpi, send.itemsize)
-        comm, mine = self._comm, [send, send.size, element]
-        self._together(comm.Allgather, comm.Iallgather, mine, [out, send.size, element])
+        self._together("Allgather", [send, send.size, element], [out, send.size, element])
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
@@ -198,8 +195,7 @@ class MPIComm(CountingComm):
         out = self._messages.empty((total, *send.shape[1:]), send)
         kind = rowtype(self._mpi, row_bytes(send))
         if total <= MAX_ROWS:
-            comm, mine = self._comm, [send, len(send), kind]
-            self._together(comm.Allgatherv, comm.Iallgatherv, mine, [out, each, kind])
+            self._together("Allgatherv", [send, len(send), kind], [out, each, kind])
             return out, counts.copy()
         # MPI_Allgatherv takes displacements as C ints, in rows: more than these are broadcast rank by rank, in pieces.
         for root, part in enumerate(cut(out, counts)):
@@ -216,18 +212,18 @@ class MPIComm(CountingComm):
         out = self._messages.empty(send.shape, send)
         # MPI requires the same result on all ranks, but leaves the order of a sum to the library.
         if send.size <= making.CHUNK:
-            self._together(self._comm.Allreduce, self._comm.Iallreduce, send, out, self._ops[op])
+            self._together("Allreduce", send, out, self._ops[op])
             return out
         flat, total = send.reshape(-1), out.reshape(-1)
         for at in range(0, send.size, making.CHUNK):
             part = slice(at, at + making.CHUNK)
-            self._together(self._comm.Allreduce, self._comm.Iallreduce, flat[part], total[part], self._ops[op])
+            self._together("Allreduce", flat[part], total[part], self._ops[op])
         return out
 
     def _bcast(self, send: Array, root: int) -> Array:
         # MPI_Bcast needs the length on every rank, so that goes first.
         rows = np.array([len(send)], np.int64)
-        self._together(self._comm.Bcast, self._comm.Ibcast, rows, root)
+        self._together("Bcast", rows, root)
         out = self._messages.empty((int(rows[0]), *send.shape[1:]), send)
         if self.rank == root:
             out[...] = send
@@ -236,12 +232,14 @@ class MPIComm(CountingComm):
         return out
 
     def _barrier(self) -> None:
-        self._together(self._comm.Barrier, self._comm.Ibarrier)
+        self._together("Barrier")
 
     def _bcast_rows(self, rows: Array, root: int) -> None:
         for piece in pieces(self._mpi, rows):
-            self._together(self._comm.Bcast, self._comm.Ibcast, piece, root)
+            self._together("Bcast", piece, root)
 
-    def _together(self, blocking: Callable[..., None], polled: Callable[..., Any], *args: Any) -> None:
+    def _together(self, call: str, *args: Any) -> None:
         # MPI matches no blocking collective call with a non-blocking one: ``yield_cpu`` is the same on all ranks.
-        return self._messages.wait([polled(*args)]) if self._messages.yield_cpu else blocking(*args)
+        if self._messages.yield_cpu:
+            return self._messages.wait([getattr(self._comm, f"I{call.lower()}")(*args)])
+        getattr(self._comm, call)(*args)

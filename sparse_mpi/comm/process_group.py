@@ -109,8 +109,7 @@ class ProcessGroupComm(CountingComm):
     def job(self) -> Job:
         """Return the processes of this job; if one ends, torchrun ends the others."""
         abort = Abort(self.rank, self.size, lambda: os._exit(1))
-        job = Job(self.concurrent, self.staged, None, self._hosts, abort, abort.guard, self._watch)
-        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
+        return super().job._replace(hosts=self._hosts, abort=abort, guard=abort.guard, watch=self._watch)
 
     def _hosts(self) -> Counts:
         return np.asarray(self._allgather(np.array(hashed(gethostname()))))

@@ -1,11 +1,12 @@
 """Kernels of whole-array functions, for NumPy without Numba: several passes, but no compiler.
 
-`add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too.
+`add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too; `kth_bin`, `split_counts`, `to_pairs`
+and `from_pairs` are as fast as compiled loops, or faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import frexp
 from types import SimpleNamespace
 
@@ -270,8 +271,11 @@ def split_counts(indices: Array, boundaries: np.ndarray) -> np.ndarray:
 
 
 def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
-    columns = [column.view(unit).reshape(len(column), column.itemsize // unit.itemsize) for column in (indices, values)]
-    return np.concatenate(columns, axis=1)
+    split = indices.itemsize // unit.itemsize
+    pairs = np.empty((len(indices), split + values.itemsize // unit.itemsize), unit)
+    pairs[:, :split] = np.ascontiguousarray(indices).view(unit).reshape(-1, split)
+    pairs[:, split:] = np.ascontiguousarray(values).view(unit).reshape(-1, pairs.shape[1] - split)
+    return pairs
 
 
 def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
@@ -392,6 +396,9 @@ def sections(
         code += codes[m]
 
 
+_sections = np.errstate(over="ignore")(sections)  # of a region whose stop has wrapped around
+
+
 def lay_out(
     entries: np.ndarray,
     regions: np.ndarray,
@@ -400,10 +407,10 @@ def lay_out(
     blocks: np.ndarray,
     tail: int = 0,
     scale_bytes: int = 4,
+    write: Callable[..., None] = _sections,
 ) -> np.ndarray:
     words = np.empty((len(entries), len(FIELDS)), np.int64)
-    with np.errstate(over="ignore"):  # of a region whose stop has wrapped around
-        sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
+    write(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
     return words.view(MESSAGE).reshape(-1)
 
 

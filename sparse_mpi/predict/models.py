@@ -36,12 +36,10 @@ def _names(key: str) -> list[str]:
     return [f"{numbered[1]}{number}" for number in range(int(numbered[2]), int(numbered[3]) + 1)]
 
 
-def _models() -> dict[str, Tensors]:
-    known = json.loads(files("sparse_mpi.predict").joinpath("models.json").read_text())
-    return {name: tuple(_tensors(model["tensors"])) for name, model in known.items()}
-
-
-MODELS = _models()
+MODELS: dict[str, Tensors] = {
+    name: tuple(_tensors(model["tensors"]))
+    for name, model in json.loads(files("sparse_mpi.predict").joinpath("models.json").read_text()).items()
+}
 
 
 def layout(model: str) -> Layout:

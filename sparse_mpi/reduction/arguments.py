@@ -169,10 +169,6 @@ def check_second_moment(second_moment: float, algorithm: Algorithm) -> None:
 def make_feedback(feedback: str | Feedback, clip_norm: float | None) -> Feedback:
     """Return a feedback rule by name, or the given instance, if it goes with ``clip_norm``."""
     made = _named("feedback", feedback, FEEDBACKS, Feedback)
-    check_clip_norm(clip_norm)
-    return made() if isinstance(made, type) else made
-
-
-def check_clip_norm(clip_norm: float | None) -> None:
     if clip_norm is not None:
         check_range("clip_norm", clip_norm, "(0, inf)", "None clips nothing")
+    return made() if isinstance(made, type) else made

@@ -50,7 +50,7 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
     return found
 
 
-def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float = 0.0) -> float:
+def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
     """Return the factor by which all ranks scale their gradients, so that their mean is at most ``max_norm`` long.
 
     It is 1 if the mean is not longer, or a norm is not finite, so that NaN and Inf still show in the sum.
@@ -60,9 +60,8 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm, beside: float 
         own: the result of `sketched` on this rank.
         max_norm: the norm to clip to.
         comm: all ranks.
-        beside: the known norm of a part of the mean outside the sketch, the same on all ranks.
     """
-    return factor_of(math.hypot(norm_of_mean(own, max_norm, comm), beside), max_norm)
+    return factor_of(norm_of_mean(own, max_norm, comm), max_norm)
 
 
 def norm_of_mean(own: np.ndarray, limit: float, comm: Comm) -> float:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparse_mpi import arrays
 from sparse_mpi.algorithms import Algorithm, Reduction
 from sparse_mpi.algorithms.two_level import placed
 from sparse_mpi.arrays import A, Flattens
-from sparse_mpi.comm import Comm, as_comm
+from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.arguments import make_algorithm, resolve_k, usual_density
 from sparse_mpi.sparse import Layout, leave
@@ -45,28 +43,18 @@ def sparse_allreduce(
             data moves.
     """
     with arrays.on_stream_of(x):
-        return _reduce_once(x, k, density, as_comm(comm), algorithm, options)
-
-
-def _reduce_once(
-    x: Flattens[A],
-    k: int | None,
-    density: float | None,
-    transport: Comm,
-    algorithm: str | Algorithm,
-    options: dict[str, Any],
-) -> Reduction[A]:
-    with same_on_all_ranks(transport) as say:
-        arrays.check(x, "x")
-        flat = arrays.widened(arrays.enter(x))
-        if len(flat) == 0:
-            raise ValueError("x must have at least one element, got none; leave empty tensors out")
-        k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_algorithm(algorithm, options)
-        say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
-    if made.levels == 2:  # one sum alone has one level, unless it is asked for two
-        made = placed(made, transport)
-    layout = Layout.of(len(flat))
-    # There is no next step, so that the state is dropped
-    state = made.init(layout, k, transport.size)
-    reduction, _ = made.reduce(flat, k, transport, state, layout)
-    return Reduction(leave(reduction.total, x), leave(reduction.sent, x))
+        transport = as_comm(comm)
+        with same_on_all_ranks(transport) as say:
+            arrays.check(x, "x")
+            flat = arrays.widened(arrays.enter(x))
+            if len(flat) == 0:
+                raise ValueError("x must have at least one element, got none; leave empty tensors out")
+            k, made = resolve_k(len(flat), k, density, usual_density(algorithm)), make_algorithm(algorithm, options)
+            say(n=len(flat), dtype=flat.dtype, k=k, algorithm=made)
+        if made.levels == 2:  # one sum alone has one level, unless it is asked for two
+            made = placed(made, transport)
+        layout = Layout.of(len(flat))
+        # There is no next step, so that the state is dropped
+        state = made.init(layout, k, transport.size)
+        reduction, _ = made.reduce(flat, k, transport, state, layout)
+        return Reduction(leave(reduction.total, x), leave(reduction.sent, x))

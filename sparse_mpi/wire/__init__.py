@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from sparse_mpi.sparse import regions_of
 from sparse_mpi.wire.base import Packed, SizeBound, Wire, pack_whole, unpack_whole
 from sparse_mpi.wire.codecs import BFloat16, Float16, Int2, Int4, Int8
 from sparse_mpi.wire.coo import Coo, decode, encode, pair_bytes
 from sparse_mpi.wire.packed import BitPacked
-from sparse_mpi.wire.patterns import column_bytes, column_type, decode_rows, encode_rows
 
 WIRES: dict[str, Wire] = {
     "coo32": Coo(),
@@ -31,14 +29,9 @@ __all__ = [
     "SizeBound",
     "Packed",
     "Wire",
-    "column_bytes",
-    "column_type",
     "decode",
-    "decode_rows",
     "encode",
-    "encode_rows",
     "pack_whole",
     "pair_bytes",
-    "regions_of",
     "unpack_whole",
 ]

@@ -72,10 +72,15 @@ class Unrounded:
         return codes.view(dtype)
 
 
-class _Half(ABC):
+class _Rounded:
     lossless: ClassVar[bool] = False
-    block: ClassVar[int] = 0
+    block: ClassVar[int] = SCALED
     together: ClassVar[int] = 1
+    code_bytes: ClassVar[int | None] = 1
+
+
+class _Half(_Rounded, ABC):
+    block: ClassVar[int] = 0
     code_bytes: ClassVar[int | None] = 2
     kind: ClassVar[type]  # of the codes
 
@@ -115,17 +120,13 @@ class Float16(_Half):
 
 
 @dataclass(frozen=True)
-class Int8:
+class Int8(_Rounded):
     """Steps of a scale that 128 neighbouring values share: a 127th of the largest finite magnitude among them.
 
     Rounding is stochastic and unbiased, to one of the two nearest steps. A hash of index and value takes the place of a
     random number, so that every kernel set, run and transport rounds alike. Inf and NaN arrive as NaN.
     """
 
-    lossless: ClassVar[bool] = False
-    block: ClassVar[int] = SCALED
-    together: ClassVar[int] = 1
-    code_bytes: ClassVar[int | None] = 1
     short: ClassVar[bool] = False  # scales are rounded to bfloat16
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
@@ -137,12 +138,7 @@ class Int8:
         return values if values.dtype == dtype else as_type(values, dtype)
 
 
-class _Levels:
-    lossless: ClassVar[bool] = False
-    block: ClassVar[int] = SCALED
-    together: ClassVar[int]
-    code_bytes: ClassVar[int | None] = 1
-
+class _Levels(_Rounded):
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
         values = kernels.of(codes).from_levels(codes, scales, edges, 8 // self.together)
         return values if values.dtype == dtype else as_type(values, dtype)
@@ -181,7 +177,7 @@ class Int2(_Levels):
 
 
 @dataclass(frozen=True)
-class Log4:
+class Log4(_Rounded):
     """A power of 4 at or below the largest of 128 neighbours, in four bits: for numbers that are not negative.
 
     A number is half to twice its decoded value, down to 2^-30 of the largest, to which smaller ones are raised; 2^-28
@@ -189,10 +185,7 @@ class Log4:
     order of magnitude is enough: rounding errors are lost.
     """
 
-    lossless: ClassVar[bool] = False
-    block: ClassVar[int] = SCALED
     together: ClassVar[int] = 2
-    code_bytes: ClassVar[int | None] = 1
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         xp = namespace(vector.values)

@@ -7,7 +7,7 @@ import pytest
 from sparse_mpi.algorithms.adtopk import ADTopk
 from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.oktopk import OkTopk
-from sparse_mpi.algorithms.published import DENSE_STEPS, PROGRAMS, published
+from sparse_mpi.algorithms.published import published
 from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.reduction.arguments import make_algorithm, spelled
@@ -23,7 +23,6 @@ def test_oktopk_has_the_settings_of_each_workload():
     vgg, lstm, bert = (published(OkTopk, workload) for workload in ("vgg", "lstm", "bert"))
     assert [(a.selector.period, a.threshold_period, a.period) for a in (vgg, bert)] == [(32, 32, 64), (128, 128, 64)]
     assert (vgg.selector.nudge, bert.selector.nudge, vgg.trigger) == (1.012, 1.025, 4) and lstm == vgg
-    assert DENSE_STEPS == {"vgg": 512, "lstm": 128, "bert": 0} and set(DENSE_STEPS) == set(PROGRAMS[OkTopk])
 
 
 def test_residual_rules_that_lose_mass_say_so():

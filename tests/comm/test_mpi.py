@@ -200,6 +200,8 @@ def test_only_a_rank_that_yields_its_core_polls(yield_cpu):
     request = SimpleNamespace(Testall=lambda *_: calls.append("poll") or True, Waitall=lambda *_: calls.append("wait"))
     raw = SimpleNamespace(mpi=SimpleNamespace(Request=request), comm=SimpleNamespace(rank=0, size=2))
     comm._messages = PointToPoint(raw, Staging(), yield_cpu)
+    started = {"Barrier": lambda: calls.append("blocking"), "Ibarrier": lambda: calls.append("started")}
+    comm._comm = SimpleNamespace(**started)
     comm._messages.wait([object()])
-    comm._together(lambda: calls.append("blocking"), lambda: calls.append("started"))
+    comm._together("Barrier")
     assert calls == (["poll", "started", "poll"] if yield_cpu else ["wait", "blocking"])

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi import SparseVector, wire
+from sparse_mpi import SparseVector
 from sparse_mpi.predict.models import MODELS
 from sparse_mpi.rows import RULES, fewest, quotas
 from sparse_mpi.sparse import Layout
+from sparse_mpi.wire.patterns import column_bytes, column_type, decode_rows, encode_rows
 
 SHAPES = st.lists(
     st.lists(st.integers(0, 7), max_size=4).map(tuple) | st.tuples(st.integers(1, 3), st.integers(200, 400)),
@@ -103,7 +104,7 @@ def test_an_entry_of_a_model_takes_at_most_six_bytes(model, rule):
     pattern = quotas(layout, layout.size // 100, rule)
     assert sum(t.entries for t in pattern) == layout.size // 100
     sparse = tuple(t for t in pattern if not t.whole)
-    assert wire.column_bytes(sparse) <= 2 * sum(t.entries for t in sparse)
+    assert column_bytes(sparse) <= 2 * sum(t.entries for t in sparse)
 
 
 @given(patterns(), st.sampled_from([np.float32, np.float64]), st.integers(1, 3), st.booleans())
@@ -116,11 +117,11 @@ def test_messages_of_rows_round_trip(drawn, dtype, ranks, plain):
         chosen = [i for t in pattern for e, q in lines(t) for i in rng.choice(e, q, replace=False)]
         indices = np.sort(chosen).astype(np.int32)
         vectors.append(SparseVector(indices, rng.standard_normal(len(chosen)).astype(dtype), layout.size))
-    messages = np.stack([wire.encode_rows(vector, pattern) for vector in vectors])
+    messages = np.stack([encode_rows(vector, pattern) for vector in vectors])
     length = sum(q * (np.dtype(dtype).itemsize + (1 if len(e) <= 256 else 2)) for t in pattern for e, q in lines(t))
     assert messages.shape == (ranks, length) and messages.dtype == np.uint8
-    assert length == vectors[0].nnz * np.dtype(dtype).itemsize + wire.column_bytes(pattern)
-    back = wire.decode_rows(messages, pattern, layout.size, dtype)
+    assert length == vectors[0].nnz * np.dtype(dtype).itemsize + column_bytes(pattern)
+    back = decode_rows(messages, pattern, layout.size, dtype)
     assert back.indices.dtype == np.int32 and back.values.dtype == dtype and back.size == layout.size
     for rank, vector in enumerate(vectors):
         part = slice(rank * vector.nnz, (rank + 1) * vector.nnz)
@@ -131,8 +132,8 @@ def test_messages_of_rows_round_trip(drawn, dtype, ranks, plain):
 
 @pytest.mark.parametrize(("length", "width"), [(256, 1), (257, 2), (65_536, 2), (65_537, 4), (2**31, 8)])
 def test_columns_are_no_wider_than_rows_need(length, width):
-    assert wire.column_type(length).itemsize == width
-    assert length - 1 <= np.iinfo(wire.column_type(length)).max
+    assert column_type(length).itemsize == width
+    assert length - 1 <= np.iinfo(column_type(length)).max
 
 
 def test_the_last_columns_of_long_rows_survive():
@@ -140,6 +141,6 @@ def test_the_last_columns_of_long_rows_survive():
     pattern = fewest(layout, "output", None)
     last = np.array([255, 511, 768, 66_304, 131_841], np.int32)
     vector = SparseVector(last, np.arange(5, dtype=np.float32), layout.size)
-    message = wire.encode_rows(vector, pattern)
+    message = encode_rows(vector, pattern)
     assert len(message) == 5 * 4 + 1 + 1 + 2 + 2 + 4
-    assert wire.decode_rows(message[None], pattern, layout.size, np.float32).indices.tolist() == last.tolist()
+    assert decode_rows(message[None], pattern, layout.size, np.float32).indices.tolist() == last.tolist()

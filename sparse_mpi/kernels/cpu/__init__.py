@@ -5,7 +5,7 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 
 from __future__ import annotations
 
-from sparse_mpi.kernels.array import kth_bin, split_counts
+from sparse_mpi.kernels.array import from_pairs, kth_bin, split_counts, to_pairs
 from sparse_mpi.kernels.cpu.counts import count, count_select, histogram, moments, smallest
 from sparse_mpi.kernels.cpu.late_adam import adam
 from sparse_mpi.kernels.cpu.merging import merge, merge_loosely, merge_runs
@@ -13,13 +13,11 @@ from sparse_mpi.kernels.cpu.packing import (
     add_dealt,
     deal,
     edges,
-    from_pairs,
     lay_out,
     misplaced,
     numbers,
     read_messages,
     sizes,
-    to_pairs,
     undeal,
     write_messages,
 )

@@ -6,34 +6,20 @@ section, where a word would reach beyond it, single bytes are used.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import FIBONACCI
-from sparse_mpi.kernels.base import MESSAGE, MISCOUNTED, MalformedMessage, totals
+from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.pairs import add
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
-
-
-_sections = compiled(array.sections)
-
-
-def lay_out(
-    entries: np.ndarray,
-    regions: np.ndarray,
-    numbers: np.ndarray,
-    codes: np.ndarray,
-    blocks: np.ndarray,
-    tail: int = 0,
-    scale_bytes: int = 4,
-) -> np.ndarray:
-    words = np.empty((len(entries), len(array.FIELDS)), np.int64)
-    _sections(entries, regions, numbers, codes, blocks, tail, scale_bytes, words)
-    return words.view(MESSAGE).reshape(-1)
+lay_out = partial(array.lay_out, write=compiled(array.sections))
 
 
 @compiled
@@ -95,39 +81,6 @@ def _numbers(buffer, lengths, regions, starts, entries):
 @compiled
 def _bytes(bits):
     return (bits + 7) >> 3
-
-
-def to_pairs(indices: Array, values: Array, unit: np.dtype) -> Array:
-    left, right = np.ascontiguousarray(indices).view(unit), np.ascontiguousarray(values).view(unit)
-    pairs = np.empty((len(indices), (indices.itemsize + values.itemsize) // unit.itemsize), unit)
-    _interleave(left, right, pairs)
-    return pairs
-
-
-@compiled
-def _interleave(left, right, pairs):
-    split = left.size // max(pairs.shape[0], 1)
-    for i in range(pairs.shape[0]):
-        for j in range(split):
-            pairs[i, j] = left[i * split + j]
-        for j in range(split, pairs.shape[1]):
-            pairs[i, j] = right[i * (pairs.shape[1] - split) + j - split]
-
-
-def from_pairs(pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
-    indices, values = np.empty(len(pairs), index), np.empty(len(pairs), value)
-    _part(_read_only(pairs), indices.view(pairs.dtype), values.view(pairs.dtype))
-    return indices, values
-
-
-@compiled
-def _part(pairs, left, right):
-    split = left.size // max(pairs.shape[0], 1)
-    for i in range(pairs.shape[0]):
-        for j in range(split):
-            left[i * split + j] = pairs[i, j]
-        for j in range(split, pairs.shape[1]):
-            right[i * (pairs.shape[1] - split) + j - split] = pairs[i, j]
 
 
 def _read_only(buffer: Array) -> np.ndarray:

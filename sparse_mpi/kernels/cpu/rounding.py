@@ -119,15 +119,9 @@ def _round_to_float16(bits, rounded):
         rounded[i] = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else code
 
 
-def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
-    codes, scales = np.empty(len(x), np.int8), np.empty(len(edges) - 1, np.float32)
-    _to_int8(np.ascontiguousarray(x), indices, edges, short, codes, scales)
-    return codes, scales
-
-
 @compiled
-def _to_int8(x, indices, edges, short, codes, scales):
-    bits = x.view(np.uint32)
+def to_int8(x, indices, edges, short=False):
+    codes, scales, bits = np.empty(x.size, np.int8), np.empty(edges.size - 1, np.float32), x.view(np.uint32)
     for block in range(scales.size):
         lo, hi = edges[block], edges[block + 1]
         part, largest = bits[lo:hi], np.uint32(0)
@@ -140,6 +134,7 @@ def _to_int8(x, indices, edges, short, codes, scales):
         if short:
             scale = scales[block : block + 1].view(np.uint32)
             scale[0] = min(_rounded_up(scale[0]) & np.uint32(0xFFFF0000), LARGEST_SHORT)
+    return codes, scales
 
 
 @compiled
