@@ -15,8 +15,8 @@ __device__ inline float64 product(float64 a, float64 b) { return __dmul_rn(a, b)
 
 __device__ inline float64 power_of(float64 base, int64 exponent) {
     float64 result = 1;
-    for (; exponent; exponent >>= 1, base *= base) {
-        if (exponent & 1) result *= base;
+    for (; exponent; exponent >>= 1, base = product(base, base)) {
+        if (exponent & 1) result = product(result, base);
     }
     return result;
 }
@@ -38,11 +38,11 @@ adam(const REAL* gradient, int64 n, const uint8* came, const REAL* seconds, cons
     if (own[MOVES] == 0) return;
     const float64 beta = own[BETA1];
     const int64 waited = KIND == RMSPROP ? 1 : (int64)own[STEP] - last[i], power = waited * waited;
-    float64 total = own[SIGN] * (float64)gradient[i], moment = 0;
+    float64 total = product(own[SIGN], (float64)gradient[i]), moment = 0;
     if (weights) total += product(product(own[DECAY], (float64)waited), (float64)weights[i]);
     if (seconds) {
         const REAL second = seconds[i] * (REAL)own[FACTOR];
-        moment = second == 0 ? total * total : (float64)second;
+        moment = second == 0 ? product(total, total) : (float64)second;
     }
     float64 moved = total;
     if (KIND == RMSPROP) {
