@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, equal, sealed
+from sparse_mpi.reduction.snapshot import STEPS, check_steps, steps_in
 from sparse_mpi.training.broadcasts import broadcast_tree, packed, unpacked
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.named_gradients import NamedGradients, names_in
@@ -41,7 +42,7 @@ class DiLoCoSnapshot:
             "means": [fragment.mean() for fragment in self.fragments],  # waits for sums under way
         }
         shared = packed(common if self.gradients.comm.rank == 0 else None)
-        return self.gradients.state_dict(schedule=self.schedule, own=packed(own), common=shared)
+        return self.gradients.state_dict(**{STEPS: steps}, schedule=self.schedule, own=packed(own), common=shared)
 
     def deal(self, states: Any, ranks: int) -> tuple[int, int]:
         """Restore the states of ``ranks`` ranks, see `DiLoCo.take_over`; return steps and synchronizations.
@@ -52,7 +53,8 @@ class DiLoCoSnapshot:
             fragment.mean()
         comm, expected = self.gradients.comm, self.schedule
         # Check everything before anything is loaded, when all ranks can still raise together
-        with same_on_all_ranks(comm) as say:
+        agreement = same_on_all_ranks(comm, 2)
+        with agreement as say:
             states = self.gradients.checked(states, ranks)
             names = [list(fragment.vector.names) for fragment in self.fragments]
             for state in states:
@@ -68,7 +70,9 @@ class DiLoCoSnapshot:
                     )
             saved = [_tree(state, "own") for state in states]
             shared = _tree(states[0], "common") if comm.rank == 0 else None
+            agreement.words[:] = steps_in(states)
             say(call="take_over", ranks=ranks)
+        check_steps(agreement.rows)
         # Rank 0 sends the common state, which it alone has, and an inner optimizer for ranks that were dealt none
         same, new = ranks == comm.size, ranks < comm.size
         common, inner = broadcast_tree((shared, saved[0]["inner"] if saved and new else None), comm)

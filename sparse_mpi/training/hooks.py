@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sparse_mpi.checks import check_whole
 from sparse_mpi.reduction.form import WHOLE
+from sparse_mpi.states import shown
 
 # What runs torch's hooks around the `step` of a class
 _HOOKED = Optimizer.profile_hook_step(lambda self: None).__code__
@@ -31,13 +32,14 @@ def kind_of(gradient: Tensor | None) -> int:
 def kinds_in(state: Mapping[str, Any], names: Sequence[str]) -> list[int]:
     """Return the kinds of gradients in the ``state`` of a reduction of these parameters, or raise ValueError."""
     kinds = state.get("kinds")
-    if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
+    if not isinstance(kinds, Mapping) or kinds.keys() != set(names):
         raise ValueError(
-            f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
-            "into a reduction of the same parameters"
+            f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {shown(kinds)}; load "
+            "it into a reduction of the same parameters"
         )
+    dense = {name for vector in state["vectors"] for name in vector["names"]}
     for name, kind in kinds.items():
-        check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
+        check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=DENSE if name in dense else 255)
     return [kinds[name] for name in names]
 
 
