@@ -30,6 +30,7 @@ from sparse_mpi.training.optimizer_state import ADDED, STEP, add, added
 from sparse_mpi.training.parameters import local, sharded_like
 
 ABOUT = "about"  # the key of the values common to all processes, as JSON
+FOLDER = "folder must be as ShardedReduction.save wrote it"
 SAVED = "steps"  # ends the key of the number of steps at which a process has saved
 
 
@@ -71,7 +72,7 @@ class ShardedSnapshot:
 
         Raises ValueError: it is damaged, or of another reduction; raised on all processes, of all shards.
         """
-        with _on_all_processes():
+        with raised_by_all():
             known = FileSystemReader(folder).read_metadata().state_dict_metadata
             load(found := {ABOUT: _room(known, ABOUT)}, checkpoint_id=folder)
             about, identity = json.loads(bytes(found[ABOUT].numpy())), self._identity()
@@ -83,14 +84,14 @@ class ShardedSnapshot:
         replicas, rank = about["replicas"], self._comm.rank
         own, mine = _key(rank, f"shard {self._shard}"), range(rank, replicas, self._comm.size)
         alike = (replicas, about["shards"]) == (self._comm.size, self._shards)
-        with _on_all_processes():
+        with raised_by_all():
             wanted, kept = self._wanted(known, mine)
             if alike:
                 wanted[own] = _room(known, own)
             files = [_key(replica, f"shard {shard}", SAVED) for replica in mine for shard in range(about["shards"])]
             files = [key for key in files if key in known]  # 0.4 wrote none
             wanted |= {key: _room(known, key) for key in files}
-        with _on_all_processes():
+        with raised_by_all():
             load(wanted, checkpoint_id=folder)
             if other := [key for key in files if wanted[key].tolist() != [about["steps"]]]:
                 raise ValueError(f"files of steps {about['steps']} and {wanted[other[0]].tolist()}")
@@ -101,7 +102,7 @@ class ShardedSnapshot:
             states = [{"vectors": self._vectors(wanted, replica, replicas, rest), "owed": {}} for replica in mine]
         if (optimizer := self._gradients.optimizer) is not None:
             add(optimizer, self._gradients.parameters, kept)
-        with _on_all_processes():
+        with raised_by_all():
             self._gradients.deal(states, replicas, average)
         return int(about["steps"])
 
@@ -153,25 +154,25 @@ def _arrays(reducer: SparseAllreduce) -> list[str]:
 
 
 @contextmanager
-def _on_all_processes() -> Iterator[None]:
-    """Raise a ValueError on all processes if the body fails on any; it may make only calls that all end together."""
+def raised_by_all(group: Any = None, wrong: str = FOLDER) -> Iterator[None]:
+    """Raise a ValueError on all processes of ``group`` if the body fails on any; its calls must end on all together."""
     failed: BaseException | None = None
     try:
         yield
     except (Exception, CheckpointException) as error:  # torch's is no Exception
         failed = error
-    said = [""] * dist.get_world_size()
-    dist.all_gather_object(said, "" if failed is None else _words(failed))
+    said = [""] * dist.get_world_size(group)
+    dist.all_gather_object(said, "" if failed is None else _words(failed, wrong), group=group)
     if problem := next(filter(None, said), ""):
         raise ValueError(problem) from failed
 
 
-def _words(error: BaseException) -> str:
+def _words(error: BaseException, wrong: str) -> str:
     if isinstance(error, ValueError) and str(error).startswith(("folder must", "all ranks", "state")):
         return str(error)
     if isinstance(error, CheckpointException):
         error = next(iter(error.failures.values()))[0]
-    return f"folder must be as ShardedReduction.save wrote it, got {type(error).__name__}: {error}; load another one"
+    return f"{wrong}, got {type(error).__name__}: {error}; load another one"
 
 
 def _room(known: Mapping[str, Any], key: str, size: int | None = None) -> Tensor:

@@ -220,6 +220,20 @@ def a_damaged_folder_is_refused_on_all_processes(ground: Ground) -> None:
 
 
 @check(FSDP)
+def a_state_of_one_process_is_refused_on_all(ground: Ground) -> None:
+    """Of all shards, whether it is damaged or of an earlier step."""
+    trainee = ground(algorithm="topka").steps([0])
+    trainee.zero_grad(True)
+    earlier = copy.deepcopy(trainee.verbs.state_dict())
+    trainee.steps([1]).zero_grad(True)
+    damaged = copy.deepcopy(now := trainee.verbs.state_dict())
+    damaged["vectors"][0]["reducer"]["residual"][0] += 1
+    for other in (earlier, damaged):
+        state = other if ground.comm.rank == 3 else now
+        ground.refused(lambda state=state: ground(algorithm="topka").verbs.load_state_dict(state), ValueError)
+
+
+@check(FSDP)
 def an_optimizer_has_its_momentum_again_behind_a_detach(ground: Ground) -> None:
     trainee = ground(optimizer="momentum").steps(range(2))
     trainee.verbs.detach()
