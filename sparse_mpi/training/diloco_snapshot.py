@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, equal, sealed
-from sparse_mpi.reduction.snapshot import STEPS, check_steps, steps_in
+from sparse_mpi.reduction.snapshot import STEPS
+from sparse_mpi.states import shown
 from sparse_mpi.training.broadcasts import broadcast_tree, packed, unpacked
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.named_gradients import NamedGradients, names_in
@@ -53,8 +54,7 @@ class DiLoCoSnapshot:
             fragment.mean()
         comm, expected = self.gradients.comm, self.schedule
         # Check everything before anything is loaded, when all ranks can still raise together
-        agreement = same_on_all_ranks(comm, 2)
-        with agreement as say:
+        with same_on_all_ranks(comm) as say:
             states = self.gradients.checked(states, ranks)
             names = [list(fragment.vector.names) for fragment in self.fragments]
             for state in states:
@@ -70,12 +70,14 @@ class DiLoCoSnapshot:
                     )
             saved = [_tree(state, "own") for state in states]
             shared = _tree(states[0], "common") if comm.rank == 0 else None
-            agreement.words[:] = steps_in(states)
             say(call="take_over", ranks=ranks)
-        check_steps(agreement.rows)
         # Rank 0 sends the common state, which it alone has, and an inner optimizer for ranks that were dealt none
         same, new = ranks == comm.size, ranks < comm.size
         common, inner = broadcast_tree((shared, saved[0]["inner"] if saved and new else None), comm)
+        with same_on_all_ranks(comm):
+            for state in states:
+                if not equal(found := state.get(STEPS, common[STEPS]), common[STEPS]):  # those of 0.4 have none
+                    raise ValueError(f"state['steps'] must be rank 0's, {common[STEPS]}, got {shown(found)}; {WHOLE}")
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
         for state, own in zip(states, saved, strict=True) if not same else ():
             _owe_moves(state, own, common)
