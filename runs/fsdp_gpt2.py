@@ -42,7 +42,6 @@ def trained(shards: int, whole: bool, density: float | None, seed: int, epochs: 
 
     comm = as_comm()
     words = ["--tiny", "--seed", str(seed), "--batch-size", str(BLOCKS // shards), "--block", str(LENGTH)]
-    torch.manual_seed(seed)
     task = PROGRAM.make(PROGRAM.parse(words), comm)
     model: Any = task.model
     if not whole:

@@ -27,6 +27,7 @@ from sparse_train.ranks.job import agreed
 from sparse_train.tasks import masked
 from sparse_train.tasks.masked import Examples, Pretraining
 from sparse_train.tasks.squad import Answering, Windows
+from sparse_train.tasks.task import seeded
 from sparse_train.trainer.program import ByTask, Program, Settings, Tiny
 
 BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
@@ -65,7 +66,7 @@ def pretraining(args: Namespace, comm: Comm) -> Pretraining:
     length = args.sequence or (48 if args.tiny else 128)
     pieces, lengths = agreed(comm, lambda: corpus.encoded(documents(), special, comm))
     runs = corpus.gathered(pieces, lengths, length - masked.FRAME, comm)
-    model = language.for_pretraining(shape(args), len(special.vocabulary))
+    model = seeded(args, lambda: language.for_pretraining(shape(args), len(special.vocabulary)))
     return Pretraining(model, Examples(runs, special, length), args, comm)
 
 
@@ -75,7 +76,7 @@ def answering(args: Namespace, comm: Comm) -> Answering:
     length = args.sequence or (96 if args.tiny else 384)
     stride, asked = args.stride or length // 3, min(MAX_QUESTION_PIECES, length // 3)
     train, test = (Windows(part, special, length, stride, asked) for part in questions)
-    model = language.for_answering(shape(args), len(special.vocabulary))
+    model = seeded(args, lambda: language.for_answering(shape(args), len(special.vocabulary)))
     if args.model_from:
         language.load_encoder(model, args.model_from)
     return Answering(model, train, test, args, comm)

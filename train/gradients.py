@@ -65,7 +65,6 @@ def record(args: Namespace, comm: Comm) -> None:
     """
     options = args.options
     torch.set_num_threads(options.threads or threads_per_rank(comm))
-    torch.manual_seed(options.seed)
     with Bar(None, "loading data and model", comm.rank == 0 and options.progress):
         task = agreed(comm, lambda: args.task.make(options, comm))
     broadcast_parameters(task.model.state_dict(), comm=comm)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import cache
 from threading import RLock
@@ -40,6 +40,20 @@ def _end_before_finalize(MPI: Any) -> None:
     finalize, MPI.Finalize = MPI.Finalize, end_and_finalize  # attributes of COMM_SELF are deleted too late in MPICH
 
 
+@contextmanager
+def _in_words(MPI: Any, survives: bool) -> Iterator[None]:
+    """Say what becomes of a job that has no more communicators; an error of ranks that survive may be another."""
+    try:
+        yield
+    except MPI.Exception as error:
+        if survives:
+            raise
+        raise RuntimeError(
+            f"MPI made no communicator: {error}; it can have some thousands: keep fewer that come from duplicate(), "
+            "split(), Dup() or Split(), and Free() those of mpi4py"
+        ) from error
+
+
 class MPIComm(CountingComm):
     """A communicator of the ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
 
@@ -74,7 +88,7 @@ class MPIComm(CountingComm):
             raise TypeError(f"comm must be an mpi4py intracommunicator, a Comm or None, got {got}")
         limit = time_limit(None)
         unwatched = not wants_watchdog(limit)
-        with alone(MPI, comm):
+        with _in_words(MPI, ulfm.available(MPI)), alone(MPI, comm):
             comm = comm.Dup()
             # Agree: device pointers if all ranks take them, no watchdog if no rank wants one.
             direct = takes_device_pointers(MPI, comm)[0] if cuda_aware is None else cuda_aware
@@ -103,7 +117,7 @@ class MPIComm(CountingComm):
         made = object.__new__(MPIComm)
         watched = self.watched
         calling = nullcontext() if watched is None else watched.log.during(DUPLICATE, watched.family)
-        with calling, self._raw.one_more():
+        with calling, _in_words(self._mpi, self._survives), self._raw.one_more():
             made._set_up(self._raw.add(make(), made), self.staged, yield_cpu, self._survives)
         made._whole = self  # whose communicator is not freed before that
         if self._watchdog is not None:

@@ -27,6 +27,7 @@ from sparse_mpi.states import shown
 
 VERSION = 3  # of the schema, since release 0.3
 STEPS = "steps"  # since the state of the algorithm began
+MOST = 2**62  # steps
 PLACED = "placed"  # how the algorithm ran on the ranks, if in two levels
 DTYPE = "dtype"  # of the acc that the algorithm's state is of
 
@@ -91,17 +92,18 @@ class Snapshot:
     def deal(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the snapshots of ``ranks`` ranks, on any number of ranks. Collective."""
         engine, comm = self._engine, self._engine.comm
-        agreement = same_on_all_ranks(comm, 1)
+        agreement = same_on_all_ranks(comm, 3)
         with agreement as say:
             states = self._dealt(states, ranks)
             # Add up what the ranks r, r + P, ... owed: this rank's residual from now on
             owed = {name: added(states, name, engine.layout.size) for name in engine.feedback.state()}
-            agreement.words[0] = _widest(owed)
+            agreement.words[:] = _widest(owed), *steps_in(states)
             say(call="take_over", ranks=ranks)
+        check_steps(agreement.rows[:, 1:])
         # The same number of ranks: each has its own state back, to the bit
         if ranks == comm.size:
             return self.restore(states[0])
-        dtype = np.dtype(f"f{agreement.rows.max()}")  # the same on ranks that get nothing
+        dtype = np.dtype(f"f{agreement.rows[:, 0].max()}")  # the same on ranks that get nothing
         owed = {name: array.astype(dtype, copy=False) for name, array in owed.items()}
         # Other ranks: the algorithm's state was for the old ones, and begins afresh
         engine.start_anew()
@@ -140,7 +142,7 @@ class Snapshot:
                     f"state[{key!r}] must be {expected!r}, got {shown(saved)}; load it into a reducer made with the "
                     f"arguments it was saved from; {EARLIER}"
                 )
-        check_whole(f"state[{STEPS!r}]", state.get(STEPS, 0), 0, "steps", WHOLE)  # those of 0.4 have none
+        steps_in([state])
         check_sizes(state, whole_state(self._engine.feedback), self._engine.layout.size)
         if self._engine.second_moment is not None:
             self._engine.second_moment.check_state(state)
@@ -220,6 +222,24 @@ def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, com
     # As bytes, because only rank 0 may know the type; their number tells it
     received = comm.bcast(np.ascontiguousarray(array).view(np.uint8), control=True)
     return received.view(f"f{len(received) // size}")
+
+
+def steps_in(states: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return the least and the most steps of ``states``, for `check_steps`; ValueError if one has none."""
+    steps = [state.get(STEPS, 0) for state in states]  # those of 0.4 have none
+    for number in steps:
+        check_whole(f"state[{STEPS!r}]", number, 0, "steps", WHOLE, most=MOST)
+    return min(steps, default=MOST), max(steps, default=0)
+
+
+def check_steps(rows: np.ndarray) -> None:
+    """Raise ValueError unless the states of all ranks, of which each row has `steps_in`, have as many steps."""
+    least, most = int(rows[:, 0].min()), int(rows[:, 1].max())
+    if least < most:
+        raise ValueError(
+            f"states must be of the same number of steps, got those of {least} and {most}; load those that all ranks "
+            "have saved together"
+        )
 
 
 def check_ranks(ranks: object) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from sparse_mpi.checks import check_whole
 from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.reduction.form import WHOLE
+from sparse_mpi.states import shown
 from sparse_mpi.training.bucket import Bucket, cut
 from sparse_mpi.training.door import ReplicatedState
 from sparse_mpi.training.hooks import DENSE, UNSEEN, kind_of
@@ -108,13 +109,14 @@ class Buckets(ReplicatedState):
     def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the kinds of gradients in a ``state`` of these parameters, or raise ValueError."""
         kinds, names = state.get("kinds"), [*self.parameters]
-        if not isinstance(kinds, Mapping) or sorted(kinds) != sorted(names):
+        if not isinstance(kinds, Mapping) or kinds.keys() != set(names):
             raise ValueError(
-                f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {kinds!r:.200}; load it "
-                "into a reduction of the same parameters"
+                f"state['kinds'] must be of {len(names)} parameters, {', '.join(names)}, got {shown(kinds)}; load "
+                "it into a reduction of the same parameters"
             )
+        dense = {name for vector in state["vectors"] for name in vector["names"]}
         for name, kind in kinds.items():
-            check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=255)
+            check_whole(f"state['kinds'][{name!r}]", kind, 0, remedy=WHOLE, most=DENSE if name in dense else 255)
         return {"kinds": {name: kinds[name] for name in names}}
 
     def restore(self, values: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.reduction.form import WHOLE, equal, sealed
+from sparse_mpi.reduction.snapshot import STEPS
+from sparse_mpi.states import shown
 from sparse_mpi.training.broadcasts import broadcast_tree, packed, unpacked
 from sparse_mpi.training.fragment import Fragment
 from sparse_mpi.training.named_gradients import NamedGradients, names_in
@@ -41,7 +43,7 @@ class DiLoCoSnapshot:
             "means": [fragment.mean() for fragment in self.fragments],  # waits for sums under way
         }
         shared = packed(common if self.gradients.comm.rank == 0 else None)
-        return self.gradients.state_dict(schedule=self.schedule, own=packed(own), common=shared)
+        return self.gradients.state_dict(**{STEPS: steps}, schedule=self.schedule, own=packed(own), common=shared)
 
     def deal(self, states: Any, ranks: int) -> tuple[int, int]:
         """Restore the states of ``ranks`` ranks, see `DiLoCo.take_over`; return steps and synchronizations.
@@ -72,6 +74,10 @@ class DiLoCoSnapshot:
         # Rank 0 sends the common state, which it alone has, and an inner optimizer for ranks that were dealt none
         same, new = ranks == comm.size, ranks < comm.size
         common, inner = broadcast_tree((shared, saved[0]["inner"] if saved and new else None), comm)
+        with same_on_all_ranks(comm):
+            for state in states:
+                if not equal(found := state.get(STEPS, common[STEPS]), common[STEPS]):  # those of 0.4 have none
+                    raise ValueError(f"state['steps'] must be rank 0's, {common[STEPS]}, got {shown(found)}; {WHOLE}")
         # Own moves since the last outer gradient end with the old ranks, unless these owe them
         for state, own in zip(states, saved, strict=True) if not same else ():
             _owe_moves(state, own, common)

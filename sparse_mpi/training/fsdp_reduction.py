@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.training.door import Door
-from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot
+from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot, raised_by_all
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.live_ranks import refuse_copy
@@ -98,6 +98,11 @@ class ShardedReduction(Door):
             ValueError: it was saved with another algorithm or feedback, or of other parameters.
         """
         self.steps = self._snapshot.load(folder, self._average)
+
+    def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
+        # Ranks of the door are the replicas of one shard: the other shards are to learn of an error, too
+        with raised_by_all(self._attached[0].mesh.get_group(), "state must be as state_dict() returned it"):
+            super().take_over(states, ranks)
 
     @torch.no_grad()
     def _arrive(self, unit: Unit, shard: Tensor) -> None:

@@ -29,6 +29,7 @@ from sparse_mpi.reduction.second_moment import LISTS, MEAN, SecondMoment
 from sparse_mpi.reduction.settings import Settings
 from sparse_mpi.reduction.snapshot import check_ranks
 from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import shown
 from sparse_mpi.training.broadcasts import broadcast_tree
 from sparse_mpi.training.live_ranks import LiveRanks
 from sparse_mpi.training.optimizer_state import add, added, follow
@@ -356,9 +357,14 @@ class NamedGradients:
     def _check(self, state: dict[str, Any]) -> None:
         if not equal(version := state.get("version"), VERSION):
             raise ValueError(
-                f"state['version'] must be {VERSION}, got {version!r}; load it with the release it is of; {EARLIER}"
+                f"state['version'] must be {VERSION}, got {shown(version)}; load it with the release it is of; "
+                f"{EARLIER}"
             )
         check_list(state.get("vectors"), "state['vectors']")
+        for number, vector in enumerate(state["vectors"]):
+            check_mapping(vector, f"state['vectors'][{number}]")
+            check_list(vector.get("names"), f"state['vectors'][{number}]['names']")
+            check_mapping(vector.get("reducer"), f"state['vectors'][{number}]['reducer']")
         check_mapping(state.get("owed"), "state['owed']")
         for name, kept in state.get("added", {}).items():
             if name not in self.parameters:
@@ -366,8 +372,10 @@ class NamedGradients:
             check_mapping(kept, f"state['added'][{name!r}]")
         names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
         for name in names:
-            if name not in self.parameters or names.count(name) > 1:
-                raise ValueError(f"state must have each of this model's parameters at most once, got {name!r}; {WHOLE}")
+            if not isinstance(name, str) or name not in self.parameters or names.count(name) > 1:
+                raise ValueError(
+                    f"state must have each of this model's parameters at most once, got {shown(name)}; {WHOLE}"
+                )
         for name, kept in state["owed"].items():
             shape = local(self.parameters[name]).shape
             check_sizes(kept, _owed_in(kept), math.prod(shape))

@@ -132,6 +132,21 @@ try:
 except RuntimeError as error:
     print(error)
 """
+FULL = """
+from mpi4py import MPI
+from sparse_mpi.comm import as_comm
+
+class Full:
+    def Dup(self):
+        raise MPI.Exception(MPI.ERR_INTERN)  # as Open MPI's behind 16,000 of them
+
+comm = as_comm()
+comm._comm = Full()
+try:
+    comm.duplicate()
+except RuntimeError as error:
+    print(str(error).partition(";")[0])
+"""
 
 
 @pytest.mark.jobs
@@ -158,8 +173,9 @@ def test_several_threads_make_reducers_at_once():
     [
         (FINALIZED, "refused"),
         (UNINITIALISED, "MPI must be initialised before a communicator is used, and is not; call MPI.Init()"),
+        (FULL, "MPI made no communicator: MPI_ERR_INTERN: internal error"),
     ],
-    ids=["finalised", "not initialised"],
+    ids=["finalised", "not initialised", "no more communicators"],
 )
 def test_a_call_without_mpi_is_an_error(program, text):
     done = launch(2, "-c", program)

@@ -145,6 +145,19 @@ def test_a_file_of_an_earlier_step_is_refused_on_all_ranks(case):
     World(2, per_node=2).run(run)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_file_of_an_earlier_step_is_refused_on_other_numbers_of_ranks(ranks):
+    states = [*saved(3)[:2], saved(3, steps=2)[2]]
+
+    def run(comm):
+        made = reducer_of(comm)
+        with pytest.raises(ValueError, match="states must be of the same number of steps, got those of 2 and 3; load"):
+            made.take_over(states[comm.rank :: comm.size], 3)
+        assert not made.residual.any()
+
+    World(ranks).run(run)
+
+
 def test_a_state_of_release_0_4_has_no_checksums_and_ranges_all_the_same():
     def of_0_4(state):
         return state | {FORM: {path: form.partition(CHECKED)[0] for path, form in state[FORM].items()}}

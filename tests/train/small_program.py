@@ -98,7 +98,6 @@ def tiny(line: str, folder: Path) -> tuple[Task, Namespace]:
     name, *options = line.split()
     program = import_module(name).PROGRAM
     args = program.parse(["--tiny", *QUIET, "--out", str(folder), *options])
-    torch.manual_seed(args.seed)
     chosen = program.programs[args.task] if "task" in args else program
     return chosen.make(args, NullComm()), args
 

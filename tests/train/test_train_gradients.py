@@ -16,7 +16,6 @@ TINY = ["--tiny", "--threads", "1", "--no-progress"]
 
 def first_gradient(args, comm):
     """Of the weights of rank 0 on this rank's first batch."""
-    torch.manual_seed(args.options.seed)
     task = args.task.make(args.options, comm)
     broadcast_parameters(task.model.state_dict(), comm=comm)
     loss, _ = task.forward_and_loss(next(iter(task.train(0))))

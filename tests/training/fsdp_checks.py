@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -187,6 +189,48 @@ def mistakes(ground: Ground) -> dict[str, tuple[Callable[[], object], str]]:
 @check(FSDP)
 def mistakes_are_named_on_every_rank(ground: Ground) -> None:
     ground.names(mistakes(ground))
+
+
+@check(FSDP)
+def a_damaged_folder_is_refused_on_all_processes(ground: Ground) -> None:
+    """In words, and before anything is restored; also where a file is one of an earlier step."""
+    trainee, whole, other = ground(algorithm="oktopk"), ground.folder / "whole", ground.folder / "damaged"
+    for step, folder in enumerate((ground.folder / "earlier", whole)):
+        trainee.steps([step]).zero_grad(True)
+        trainee.verbs.save(folder)
+    file = "__2_0.distcp"
+    earlier, now = ((place / file).read_bytes() for place in (ground.folder / "earlier", whole))
+    about = (whole / ".metadata").read_bytes()
+    damages = {
+        file: (None, now[:100], now[:900] + bytes(byte ^ 1 for byte in now[900:]), earlier),
+        ".metadata": (None, now, about.replace(b"replica 0/residual/", b"replica 9/residual/")),
+    }
+    for name, contents in damages.items():
+        for content in contents:
+            if ground.comm.rank == 0:
+                shutil.rmtree(other, ignore_errors=True)
+                shutil.copytree(whole, other)
+                (other / name).unlink() if content is None else (other / name).write_bytes(content)
+            ground.comm.barrier()
+            for shards in (2, 4):
+                loaded = ground(algorithm="oktopk", shards=shards)
+                said = ground.refused(lambda loaded=loaded: loaded.verbs.load(other), ValueError)
+                assert re.match("ValueError: folder must (be|have .*,) as ShardedReduction.save w", said), said
+                assert not loaded.owed().any() and not loaded.verbs.steps
+
+
+@check(FSDP)
+def a_state_of_one_process_is_refused_on_all(ground: Ground) -> None:
+    """Of all shards, whether it is damaged or of an earlier step."""
+    trainee = ground(algorithm="topka").steps([0])
+    trainee.zero_grad(True)
+    earlier = copy.deepcopy(trainee.verbs.state_dict())
+    trainee.steps([1]).zero_grad(True)
+    damaged = copy.deepcopy(now := trainee.verbs.state_dict())
+    damaged["vectors"][0]["reducer"]["residual"][0] += 1
+    for other in (earlier, damaged):
+        state = other if ground.comm.rank == 3 else now
+        ground.refused(lambda state=state: ground(algorithm="topka").verbs.load_state_dict(state), ValueError)
 
 
 @check(FSDP)

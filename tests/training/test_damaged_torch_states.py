@@ -41,6 +41,46 @@ def test_a_damaged_state_is_refused_by_name(door, deep):
     check_all(saved, Restored, lambda made, rank: made.trainee.steps(range(5, 9)), ("take_over",), deep=deep)
 
 
+FORGED = {
+    "vectors": lambda state: state["vectors"].__setitem__(1, 7),
+    "vectors no dict": lambda state: state["vectors"].__setitem__(0, {"names": 0.5, "reducer": {}}),
+    "name": lambda state: state["vectors"][0]["names"].__setitem__(0, 10**5000),
+    "kinds": lambda state: state["kinds"].__setitem__("layers.0.bias", 2),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_state_is_refused_in_words(what):
+    def body(comm):
+        trainee = DOORS["optimizer"](Program(density=0.1), comm).steps(range(2))
+        trainee.zero_grad(True)
+        state = as_arrays(trainee.verbs.state_dict())
+        FORGED[what](state)
+        with pytest.raises((TypeError, ValueError), match=rf"state(\['{what.split()[0]}|.*once, got a int that)"):
+            trainee.verbs.load_state_dict(sealed(state))
+
+    World(2).run(body)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("door", ["optimizer", "local"])
+def test_a_file_of_an_earlier_step_is_refused_on_any_number_of_ranks(door, ranks):
+    """Also of a step with as many synchronisations of local steps."""
+    program = Program(door=door, density=0.1, every=4)
+    files = [
+        World(3).run(lambda comm, n=steps: DOORS[door](program, comm).steps(range(n)).verbs.state_dict())
+        for steps in (6, 5)
+    ]
+    for stale in range(3):
+        states = [files[rank == stale][rank] for rank in range(3)]
+
+        def body(comm, states=states):
+            with pytest.raises(ValueError, match="steps"):
+                DOORS[door](program, comm).verbs.take_over(states[comm.rank :: comm.size], 3)
+
+        World(ranks).run(body)
+
+
 def test_states_of_release_0_3_are_refused_with_the_release_that_converts_them():
     """Buckets had no names there, and Adam kept a number of steps alone."""
     with pytest.raises(ValueError, match="must be 4, got None; .* load and save it once with sparse_mpi 0.4"):

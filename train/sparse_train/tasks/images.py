@@ -13,7 +13,7 @@ from sparse_mpi.cli.values import integer
 from sparse_mpi.comm import Comm
 from sparse_train.data import DATASETS, Batch, ImageBatches
 from sparse_train.options.arguments import Settings
-from sparse_train.tasks.task import Sums, sums
+from sparse_train.tasks.task import Sums, seeded, sums
 
 FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
 
@@ -75,7 +75,7 @@ def image_task(args: Namespace, comm: Comm, build: Callable[[ImageBatches], nn.M
     Raises OSError, ValueError, ImportError: the images cannot be read, or are too few.
     """
     batches = DATASETS[args.data].batches(args, comm)
-    return ImageTask(build(batches), batches)
+    return ImageTask(seeded(args, lambda: build(batches)), batches)
 
 
 def extend(parser: ArgumentParser) -> None:

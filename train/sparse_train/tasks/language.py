@@ -28,7 +28,7 @@ from sparse_train.data.vocabulary import BYTES, BytePairs, Bytes, Vocabulary, Wo
 from sparse_train.models.language import WordLSTM
 from sparse_train.options.arguments import Settings
 from sparse_train.ranks.job import agreed
-from sparse_train.tasks.task import MAX_LOSS, Sums, sums
+from sparse_train.tasks.task import MAX_LOSS, Sums, seeded, sums
 
 TINY_TEXT = 100_000  # characters to train on with --tiny
 Batch = tuple[Tensor, Tensor]  # tokens and their successors, (B, block) int64 both
@@ -120,7 +120,8 @@ def language_task(args: Namespace, comm: Comm, block: int, most: int, choose: Ch
         text = Text(text.train[:TINY_TEXT], text.test[: TINY_TEXT // 10])
     vocabulary = choose(text, most, args, comm)
     train, test = vocabulary.encode(text.train), vocabulary.encode(text.test)
-    return LanguageTask(build(vocabulary.size), train, test, block, args, comm)
+    model = seeded(args, lambda: build(vocabulary.size))
+    return LanguageTask(model, train, test, block, args, comm)
 
 
 def check_vocabulary(args: Namespace) -> None:

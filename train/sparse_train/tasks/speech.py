@@ -19,7 +19,7 @@ from sparse_train.data.share import Epochs, Parts, Share, fingerprint, share_of
 from sparse_train.data.speech import BINS, Clip, Speech, decode, encode, log_spectrogram
 from sparse_train.models.language import SpeechLSTM
 from sparse_train.options.arguments import Settings, Tiny
-from sparse_train.tasks.task import Sums, sums
+from sparse_train.tasks.task import Sums, seeded, sums
 
 TEST_BATCH = 16  # clips evaluated at once; bounds memory only
 LOADERS: dict[str, Callable[[Path], Speech]] = {
@@ -132,7 +132,8 @@ class SpeechTask:
 
 def speech_task(args: Namespace, comm: Comm) -> SpeechTask:
     speech = LOADERS[args.data](args.data_dir)
-    model = SpeechLSTM(channels=8, convolutions=1, hidden=64, layers=2) if args.tiny else SpeechLSTM()
+    shape = {"channels": 8, "convolutions": 1, "hidden": 64, "layers": 2} if args.tiny else {}
+    model = seeded(args, lambda: SpeechLSTM(**shape))
     return SpeechTask(model, speech, args.batch_size, share_of(args, comm), args.seed)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import chain, pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sparse_train.data.share import Share
 
+M = TypeVar("M", bound=nn.Module)
 MAX_LOSS = 700  # in nats; the exponential of more is no float64
 Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, their number
 
@@ -21,6 +23,15 @@ def sums(device: torch.device, *values: float | Tensor) -> Sums:
     # A full is made on the device; a tensor of a number would be copied there
     scalars = [v.detach() if isinstance(v, Tensor) else torch.full((), v, device=device) for v in values]
     return torch.stack([scalar.to(torch.float64) for scalar in scalars])
+
+
+def seeded(args: Namespace, build: Callable[[], M]) -> M:
+    """Return a model with first weights of ``args.seed``; ``build()`` makes it and does not communicate.
+
+    Ranks of a `World` share torch's generator, and give their turn up in calls alone.
+    """
+    torch.manual_seed(args.seed)
+    return build()
 
 
 class Task(Protocol):

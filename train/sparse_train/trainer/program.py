@@ -48,9 +48,9 @@ class Program:
     Args:
         name: for the folder of results.
         description: for --help: its purpose, then a few command lines.
-        make: the task of this rank, made right after ``torch.manual_seed``. OSError, ValueError or ImportError on any
-            rank ends the job on all of them with a line from each; it communicates only after `job.agreed`, where all
-            ranks are sure to go on.
+        make: the task of this rank, with a model from `seeded`. OSError, ValueError or ImportError on any rank ends
+            the job on all of them with a line from each; it communicates only after `job.agreed`, where all ranks are
+            sure to go on.
         settings: by data set; the first is the default.
         folders: of each data set unless --data-dir is given.
         tiny: the settings of --tiny; ``make`` reads ``args.tiny`` and builds a small model.
@@ -123,7 +123,6 @@ class Program:
         if args.deterministic:
             compute_deterministically()
         device = choose(args.device, comm)
-        torch.manual_seed(args.seed)
         with Bar(None, "loading data and model", comm.rank == 0 and args.progress):
             made = job.agreed(comm, lambda: self.make(args, comm))
         task = cast(Task, OnDevice(made, device, args.precision))
