@@ -54,7 +54,7 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
                 raise ValueError(
                     f"{option} must stay {value}, as the error feedback has taken momentum over, got {group[option]} "
                     "in the optimizer; make the optimizer anew, or use momentum='local'; OneCycleLR and CyclicLR leave "
-                    "it alone with cycle_momentum=False"
+                    "it alone if their cycle_momentum is False"
                 )
     decays = [group["weight_decay"] for group in optimizer.param_groups]  # before they are switched off
     with along_gradients(optimizer):
