@@ -20,6 +20,7 @@ from sparse_mpi.training.named_gradients import GradientVector
 from sparse_mpi.training.parameters import local, sharded_like
 
 FLAT = ("exp_avg", "exp_avg_sq", ARRIVED)  # keys of an optimizer's state that are views of flat vectors
+ROUNDINGS = 4  # of a gradient that is multiplied by a factor, at most
 
 
 class AdamVector:
@@ -48,15 +49,53 @@ class AdamVector:
         for name, row in numbers.items() if size else ():
             for own, number in zip(self._views, torch.from_numpy(row).unbind(), strict=True):
                 own[name] = number
+        self._moving: dict[int, Tensor] = {}  # parameters with a gradient in this step, by number
         self._shown: list[State] = [{} for _ in vector.parameters]  # of these, what the optimizer's state has
         # Memory of a step, 0 between steps
         self._update = first.new_zeros(layout.size, dtype=torch.promote_types(first.dtype, torch.float32))
         self._updates = vector.split(self._update)
         self._copies: dict[str, tuple[Tensor, list[Tensor]]] = {}  # vectors of what lies in many tensors, and views
 
+    def collect(self, optimizer: Optimizer, groups: Mapping[Tensor, State]) -> None:
+        """Take the gradients of a step; ``groups`` has the group of each of the optimizer's parameters."""
+        moment = self._vector.reducer.second_moment
+        known = moment is None or moment.sums is not None  # else there was no step
+        pairs = enumerate(self._vector.parameters if known else ())
+        self._moving = {number: p for number, p in pairs if p.grad is not None and p in groups}
+        for number, parameter in self._moving.items() if self._views else ():
+            self._adopt(number, parameter, optimizer.state[parameter], groups[parameter])
+
+    @property
+    def moves(self) -> bool:
+        """Return True if a parameter has a gradient in this step."""
+        return bool(self._moving)
+
+    @property
+    def square(self) -> float:
+        """Return the squared norm of the sum over the ranks."""
+        total = self._vector.total
+        values = total.values if isinstance(total, SparseVector) else total
+        return 0.0 if values is None else float(values.double().square().sum())
+
+    def factor(self, divisor: float) -> float | None:
+        """Return the factor by which all gradients of the step were multiplied behind the reduction; None: by none."""
+        total = self._vector.total
+        if total is None or len(self._moving) < len(self._vector.parameters):
+            return None
+        now, was = self._gradient(), total.values if isinstance(total, SparseVector) else total
+        if isinstance(total, SparseVector):
+            now = now.index_select(0, total.indices.long())
+        was = (was / divisor).to(now.dtype)
+        if not was.numel() or torch.equal(now, was):
+            return 1.0
+        largest = was.abs().argmax()
+        found = float(now[largest].double() / was[largest].double())
+        alike = torch.isclose(now, was * found, rtol=ROUNDINGS * torch.finfo(now.dtype).eps, atol=0.0).all()
+        return found if bool(alike) else None
+
     @torch.no_grad()
     def move(
-        self, optimizer: Optimizer, groups: Mapping[Tensor, State], divisor: float, flushed: bool
+        self, optimizer: Optimizer, groups: Mapping[Tensor, State], divisor: float, flushed: bool, factor: float = 1.0
     ) -> list[tuple[Tensor, Tensor]]:
         """Move the weights whose gradients have arrived, as far as Adam would have since their last arrival.
 
@@ -65,24 +104,21 @@ class AdamVector:
             groups: group of each of its parameters.
             divisor: sums over the ranks are divided by it.
             flushed: True where gradients are flushed residuals.
+            factor: number by which gradients were multiplied, which is taken back.
 
         Returns:
             The parameters and their gradients. ``.grad`` becomes None, so that the optimizer's own step skips them.
         """
-        vector, moment = self._vector, self._vector.reducer.second_moment
-        if moment is not None and moment.sums is None:  # before a step
-            return []
-        pairs = enumerate(vector.parameters)
-        moving = {number: p for number, p in pairs if p.grad is not None and p in groups}
+        vector, moment, moving = self._vector, self._vector.reducer.second_moment, self._moving
+        vector.total = None
         if not moving:
             return []
-        for number, parameter in moving.items() if self._views else ():
-            self._adopt(number, parameter, optimizer.state[parameter], groups[parameter])
         members: dict[int, tuple[State, list[int]]] = {}  # groups and the numbers of their parameters
         for number, parameter in moving.items():
             group = groups[parameter]
             members.setdefault(id(group), (group, []))[1].append(number)
         table, coupled = self._table(optimizer, list(members.values()), moment), False
+        table[:, adam.SIGN] /= factor
         for group, numbers in members.values():
             if not group["weight_decay"]:
                 continue
@@ -92,7 +128,7 @@ class AdamVector:
             else:  # part of each gradient of the wait
                 table[numbers, adam.DECAY] = group["weight_decay"]
                 coupled = True
-        written = self._run(self._gradient(moving), table, coupled, moment, divisor, flushed)
+        written = self._run(self._gradient(), table, coupled, moment, divisor, flushed)
         changes = self._updates
         if self._update.dtype != local(vector.parameters[0]).dtype:
             changes = vector.split(self._update.to(local(vector.parameters[0]).dtype))
@@ -149,10 +185,10 @@ class AdamVector:
                 table[numbers, column] = values
         return table
 
-    def _gradient(self, moving: Mapping[int, Tensor]) -> Tensor:
+    def _gradient(self) -> Tensor:
         """Return the gradients as one vector ``(n,)``: the one in which they lie, or a copy."""
-        gradients = {number: local(parameter.grad) for number, parameter in moving.items()}  # type: ignore[arg-type]
-        if len(moving) == len(self._ends) and (whole := one_behind_another(list(gradients.values()))) is not None:
+        gradients = {number: local(parameter.grad) for number, parameter in self._moving.items()}  # type: ignore[arg-type]
+        if len(gradients) == len(self._ends) and (whole := one_behind_another(list(gradients.values()))) is not None:
             return whole
         return self._copied("gradients", gradients)
 

@@ -30,11 +30,11 @@ class BucketPass:
         gradients: vectors of the buckets.
         bucketing: parameters in buckets, and tables.
         arrivals: gradients that have come since the last reduction.
-        max_norm: norm to which the mean of all gradients together is clipped; None: of no more than a bucket.
         scale: `LossScale`, where there is a loss scaler.
         average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
 
     Attributes:
+        max_norm: norm to which the mean of all gradients together is clipped; None: to none.
         reductions: reductions under way.
         totals: sums of the last reduction, without a step along them yet; None: there are none.
         overflowed: True if a gradient of the last step was not finite on some rank, and nothing was reduced.
@@ -54,7 +54,7 @@ class BucketPass:
         self.totals: list[Total] | None = None
         self.overflowed: bool = False
         self._gradients, self._bucketing, self._tables = gradients, bucketing, bucketing.tables
-        self._arrivals, self._max_norm, self._scale, self._average = arrivals, max_norm, scale, average
+        self._arrivals, self.max_norm, self._scale, self._average = arrivals, max_norm, scale, average
         self._begun = 0  # buckets that were begun in a backward pass
 
     def divisor(self, vector: GradientVector) -> float:
@@ -217,10 +217,10 @@ class BucketPass:
     def _begin_rest(self, waiting: list[Bucket], scale: float, options: Mapping[str, Any]) -> float:
         """Begin the buckets that wait, times a factor that clips the whole gradient, and return that."""
         factor = 1.0
-        if self._max_norm is not None:
-            norm = self._gradients.live.norm_of_mean([bucket.flat for bucket in self._bucketing.all], self._max_norm)
+        if self.max_norm is not None:
+            norm = self._gradients.live.norm_of_mean([bucket.flat for bucket in self._bucketing.all], self.max_norm)
             # Tables are reduced with the loss scale, buckets without it
-            factor = factor_of(hypot(norm, self._tables.norm / scale), self._max_norm)
+            factor = factor_of(hypot(norm, self._tables.norm / scale), self.max_norm)
         for bucket in waiting:
             bucket.factor = factor
             self.reductions.begin(bucket, **options)

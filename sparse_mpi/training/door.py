@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from sparse_mpi.checks import check_switch, check_whole
+from sparse_mpi.checks import check_range, check_switch, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks, tell
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.watch import Quality
 from sparse_mpi.reduction.form import WHOLE
+from sparse_mpi.training.clip_line import ClipLine
 from sparse_mpi.training.named_gradients import NamedGradients, names_in
 from sparse_mpi.training.optimizer_rule import Rule
 from sparse_mpi.training.optimizer_steps import OptimizerSteps
@@ -60,6 +61,7 @@ class Door:
         dense_steps: number of dense steps at the beginning.
         steps: number of steps reduced so far.
         skipped: number of steps left out so far, because a gradient of some rank was not finite.
+        clip_line: recognises a clip behind the reduction.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Door:
         self.dense_steps: int = dense_steps
         self.steps: int = 0
         self.skipped: int = 0
+        self.clip_line = ClipLine(gradients)
         self._average = average
         self._optimizer = None if optimizer is None else ref(optimizer)
         self._steps: ref[OptimizerSteps] | None = None  # weak: it knows this door
@@ -86,7 +89,11 @@ class Door:
         """Have the optimizer step by ``rule``, see `OptimizerSteps`."""
         if (optimizer := self.optimizer) is not None:
             self.gradients.follow(optimizer)
-            self._steps = ref(OptimizerSteps(optimizer, rule, self.gradients, divisor=self.divisor, ready=ready))
+            self._steps = ref(
+                OptimizerSteps(
+                    optimizer, rule, self.gradients, divisor=self.divisor, ready=ready, clip_line=self.clip_line
+                )
+            )
 
     @property
     def comm(self) -> Comm:
@@ -178,7 +185,8 @@ class Door:
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state, to continue bit for bit, as plain values and tensors; between steps."""
-        return self.gradients.state_dict(steps=self.steps, **self._beside.state())
+        limit = {} if self.clip_line.limit is None else {"clip_norm": self.clip_line.limit}
+        return self.gradients.state_dict(steps=self.steps, **limit, **self._beside.state())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's `state_dict`, on the same number of ranks, for the same parameters. Collective.
@@ -208,9 +216,7 @@ class Door:
         comm = self.comm
         with same_on_all_ranks(comm) as say:
             read = self.gradients.checked(states, ranks)
-            about = [
-                self._beside.read(state) | {"steps": _steps_in(state), "vectors": names_in(state)} for state in read
-            ]
+            about = [self._beside.read(state) | _counted(state) | {"vectors": names_in(state)} for state in read]
             say(call="take_over", ranks=ranks)
         # Rank 0 has a state, whatever the numbers of ranks
         told = json.loads(tell(comm, json.dumps(about[0] if about else None)))
@@ -223,6 +229,8 @@ class Door:
                     )
         self.steps = told["steps"]
         self._beside.restore(told)
+        if (limit := told["clip_norm"]) is not None:
+            self.clip_line.begin(limit)
         self.gradients.deal(read, ranks, self._average)
 
     def detach(self) -> None:
@@ -260,7 +268,10 @@ class Door:
                 parameter.grad = sharded_like(parameter, mean)
 
 
-def _steps_in(state: Mapping[str, Any]) -> int:
-    steps = state.get("steps", 0)  # the optimizer's of 0.4.0 have none
+def _counted(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of steps in a ``state``, and the norm of a clip that was recognised, or raise ValueError."""
+    steps, limit = state.get("steps", 0), state.get("clip_norm")  # the optimizer's of 0.4.0 have none
     check_whole("state['steps']", steps, 0, "steps", WHOLE)
-    return int(steps)
+    if limit is not None:
+        check_range("state['clip_norm']", limit, "(0, inf)", WHOLE)
+    return {"steps": int(steps), "clip_norm": limit}

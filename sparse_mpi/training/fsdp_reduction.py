@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparse_mpi.reduction.clipping import factor_of
+from sparse_mpi.training.clip_line import ClipLine
 from sparse_mpi.training.door import Door
 from sparse_mpi.training.fsdp_snapshot import ShardedSnapshot, raised_by_all
 from sparse_mpi.training.fsdp_units import Unit, UnitVector, joined
@@ -67,6 +69,7 @@ class ShardedReduction(Door):
         self._begun = 0  # vectors begun in that pass
         self._pass = Pass()
         self._order = StepOrder(optimizer, rule.mode)
+        self.clip_line = ClipLine(gradients, clip_norm is not None, self._clip, self._over_shards)
         self.lead(rule, self._order.stepped)
         self._snapshot = ShardedSnapshot(gradients, units[0].mesh)
         self._attached = units
@@ -86,7 +89,7 @@ class ShardedReduction(Door):
 
     def save(self, folder: Any) -> None:
         """Write the state of a resumable run to ``folder``, by torch.distributed.checkpoint. Collective."""
-        self._snapshot.save(folder, self.steps)
+        self._snapshot.save(folder, self.steps, self.clip_line.limit)
 
     def load(self, folder: Any) -> None:
         """Restore a `save`, on any number of replicas and shards, before the first step. Collective.
@@ -97,7 +100,9 @@ class ShardedReduction(Door):
         Raises:
             ValueError: it was saved with another algorithm or feedback, or of other parameters.
         """
-        self.steps = self._snapshot.load(folder, self._average)
+        self.steps, limit = self._snapshot.load(folder, self._average)
+        if limit is not None:
+            self.clip_line.begin(limit)
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         # Ranks of the door are the replicas of one shard: the other shards are to learn of an error, too
@@ -151,9 +156,16 @@ class ShardedReduction(Door):
     def _clipping_factor(self, vectors: Sequence[UnitVector], most: float) -> float:
         """Return the factor that clips the mean of all shards together to the norm ``most``."""
         norm = self.gradients.live.norm_of_mean([vector.flat for vector in vectors], most)
-        square = torch.tensor(norm, dtype=torch.float64, device=self._attached[0].device).square()
-        torch.distributed.all_reduce(square, group=self._attached[0].mesh.get_group())
-        return factor_of(float(square.sqrt()), most)
+        return factor_of(float(self._over_shards(np.array([norm**2]))[0]) ** 0.5, most)
+
+    def _over_shards(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the sum of ``numbers`` over the processes that have a shard each."""
+        whole = torch.from_numpy(numbers).to(self._attached[0].device)
+        torch.distributed.all_reduce(whole, group=self._attached[0].mesh.get_group())
+        return whole.cpu().numpy()
+
+    def _clip(self, norm: float) -> None:
+        self._max_norm = norm
 
     def _write(self) -> None:
         vectors, divisor = [place.vector for place in self._pass.begun], self.divisor()

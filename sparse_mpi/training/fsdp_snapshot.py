@@ -46,8 +46,9 @@ class ShardedSnapshot:
         self._gradients, self._comm = gradients, gradients.comm
         self._shard, self._shards = mesh.get_local_rank(), mesh.size()
 
-    def save(self, folder: Any, steps: int) -> None:
-        about = self._identity() | {"steps": steps, "replicas": self._comm.size, "shards": self._shards}
+    def save(self, folder: Any, steps: int, clip_norm: float | None) -> None:
+        counted = {"steps": steps, "clip_norm": clip_norm}
+        about = self._identity() | counted | {"replicas": self._comm.size, "shards": self._shards}
         state: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8)}
         rest = []
         for vector in self._gradients:
@@ -67,8 +68,8 @@ class ShardedSnapshot:
                 state |= {_key(0, key, name): tensor for key, tensor in kept.items()}
         save(as_tensors(state), checkpoint_id=folder)
 
-    def load(self, folder: Any, average: bool) -> int:
-        """Read ``folder`` and return the number of steps; collective.
+    def load(self, folder: Any, average: bool) -> tuple[int, float | None]:
+        """Read ``folder``, and return the number of steps, and a clip that was recognised; collective.
 
         Raises ValueError: it is damaged, or of another reduction; raised on all processes, of all shards.
         """
@@ -104,7 +105,7 @@ class ShardedSnapshot:
             add(optimizer, self._gradients.parameters, kept)
         with raised_by_all():
             self._gradients.deal(states, replicas, average)
-        return int(about["steps"])
+        return int(about["steps"]), about.get("clip_norm")
 
     def _wanted(self, known: Mapping[str, Any], mine: range) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Return room for the arrays of the replicas ``mine``, by key, and for what an optimizer keeps, by name."""

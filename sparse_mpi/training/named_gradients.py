@@ -98,6 +98,7 @@ class GradientVector:
         self.names, self.parameters, self.reducer = tuple(parameters), list(parameters.values()), reducer
         self.handle: Handle[Any] | None = None
         self.arrived: Tensor | None = None  # indices of the entries of the last sum; None: all
+        self.total: Total | None = None  # the last sum, until a step is taken along it
         self.late = False  # the last sum was sparse
         self.used = False  # there was a step, or a state was loaded
         self._updates: dict[Tensor, tuple[ref[Tensor], int]] = {}  # gradients behind a step, and their versions
@@ -130,7 +131,7 @@ class GradientVector:
         if handle is None:
             raise RuntimeError("wait must follow start or start_flush")
         total = handle.wait() if flushed else handle.wait()()
-        self.late = isinstance(total, SparseVector)
+        self.late, self.total = isinstance(total, SparseVector), None if flushed else total
         self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
         # Where every entry was to be sent, zeros have arrived as well
         if isinstance(total, SparseVector) and not self.reducer.whole:
@@ -288,6 +289,12 @@ class NamedGradients:
         if self.ranks is None or self.ranks.team is None:
             return SparseAllreduce(settings=settings, comm=self.comm)
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
+
+    def clip(self, norm: float) -> None:
+        """Clip the mean of each vector to a ``norm`` before its selection from now on."""
+        self.settings = replace(self.settings, clip_norm=norm)
+        for vector in self:
+            vector.reducer.engine.settings = replace(vector.reducer.engine.settings, clip_norm=norm)
 
     def watch(self, every: int, step: int) -> None:
         """Measure one step out of ``every`` from now on, also of later vectors."""

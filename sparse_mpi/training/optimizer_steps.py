@@ -25,6 +25,7 @@ from sparse_mpi.training.adam_steps import (
     without_moments,
 )
 from sparse_mpi.training.adam_vector import AdamVector
+from sparse_mpi.training.clip_line import ClipLine
 from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.hooks import nested
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients
@@ -49,6 +50,7 @@ class OptimizerSteps:
         divisor: sums over the ranks are divided by it, the number of ranks for means.
         ready: called when gradients are there: before each step, and after each call of a closure in it; with the stack
             of what is to be undone behind the step.
+        clip_line: recognises a clip of reduced gradients.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class OptimizerSteps:
         *,
         divisor: Callable[[], float],
         ready: Callable[[ExitStack], None],
+        clip_line: ClipLine,
     ) -> None:
+        self._clip_line = clip_line
         self._rule, self._gradients = rule, gradients
         self._divisor, self._ready = divisor, ready
         self._restore = ExitStack()  # of options switched off during a step
@@ -145,11 +149,14 @@ class OptimizerSteps:
                 f"{type(optimizer).__name__} must have dense gradients, got a sparse tensor of shape "
                 f"{tuple(parameter.shape)}; make a DistributedOptimizer of torch.optim.SparseAdam for that one"
             )
-        known, self._vectors = self._vectors, {}
-        aside: list[tuple[Tensor, Tensor]] = []
-        for vector in self._gradients:
-            own = self._vectors[vector] = known.get(vector) or AdamVector(vector, optimizer)
-            aside += own.move(optimizer, groups, self._divisor(), self._gradients.flushed)
+        known, flushed, divisor = self._vectors, self._gradients.flushed, self._divisor()
+        self._vectors = {vector: known.get(vector) or AdamVector(vector, optimizer) for vector in self._gradients}
+        vectors, factor = list(self._vectors.values()), 1.0
+        for own in vectors:
+            own.collect(optimizer, groups)
+        if self._rule.mode == TRAVELLING and not flushed:
+            factor = self._clip_line.factor(vectors, divisor)
+        aside = [pair for own in vectors for pair in own.move(optimizer, groups, divisor, flushed, factor)]
         if not aside and not any(float(group["lr"]) for group in optimizer.param_groups):
             # So torch's checkpoints step along zeros, before the first reduction, for a state
             return begin(optimizer, self._gradients.parameters.values())

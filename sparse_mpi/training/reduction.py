@@ -19,6 +19,7 @@ from sparse_mpi.training.arrivals import Arrivals
 from sparse_mpi.training.bucket import Bucket
 from sparse_mpi.training.bucket_pass import BucketPass
 from sparse_mpi.training.buckets import Buckets
+from sparse_mpi.training.clip_line import ClipLine
 from sparse_mpi.training.door import Door
 from sparse_mpi.training.grammar import LEFT, NOT_FINITE, SKIPPED, TWICE, UNREDUCED
 from sparse_mpi.training.live_ranks import LiveRanks, refuse_copy
@@ -105,6 +106,7 @@ class GradientReduction(Door):
             scale=scale,
             average=average,
         )
+        self.clip_line = ClipLine(gradients, most is not None, None if overlap else self._clip)
         self._scaled = scale is not None
         self._meet()
 
@@ -189,6 +191,9 @@ class GradientReduction(Door):
             with step.ended():
                 if step.somewhere(step.arrived or left):
                     self._reduce(LEFT if left else SKIPPED)
+
+    def _clip(self, norm: float) -> None:
+        self.bucket_pass.max_norm = norm
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""

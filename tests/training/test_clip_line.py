@@ -1,0 +1,92 @@
+"""A user's `clip_grad_norm_` between reduction and AdamW's step is taken back, and done before the selection."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from .loops import SMALL, equal, own, weights, wrapped
+from .loops import wide_net as net
+
+MOST, STEPS = 0.02, 9
+
+
+def trained(comm, change=None, steps=STEPS, state=None, **options):
+    """Return the optimizer and the weights behind some steps, each with a ``change`` of reduced gradients."""
+    model, options = net(), {"density": 0.1, "momentum": "second-moment"} | options
+    optimizer = wrapped(model, comm, torch.optim.AdamW, 0.01, algorithm="elect", **options)
+    if state is not None:
+        optimizer.reduction.load_state_dict(state["reduction"])
+        optimizer.load_state_dict(state["optimizer"])
+        model.load_state_dict(state["model"])
+    for step in range(optimizer.reduction.steps, steps):
+        optimizer.zero_grad()
+        own(comm.rank)(model, step).backward()
+        optimizer.synchronize()
+        if change is not None:
+            change(model.parameters())
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    kept = {"reduction": optimizer.reduction, "optimizer": optimizer, "model": model}
+    return optimizer, weights(model), {name: one.state_dict() for name, one in kept.items()}
+
+
+def clip(parameters):
+    torch.nn.utils.clip_grad_norm_(parameters, MOST)
+
+
+def halve(parameters):
+    for parameter in parameters:
+        parameter.grad /= 2
+
+
+@pytest.mark.parametrize("how", [{"bucket_cap_mb": SMALL}, {"overlap": False, "bucket_cap_mb": SMALL}], ids=str)
+@pytest.mark.parametrize("op", ["average", "sum"])
+def test_its_limit_is_found_and_holds_before_the_selection(ranks, op, how, caplog):
+    """Said once, and as if it had been given; each bucket is clipped by itself where there is overlap."""
+
+    def body(comm):
+        optimizer, made, state = trained(comm, clip, op=op, **how)
+        reduction = optimizer.reduction
+        limits = [reduction.bucket_pass.max_norm]
+        if "overlap" not in how:
+            limits = [bucket.reducer.engine.settings.clip_norm for bucket in reduction.buckets]
+        # A state has the limit, too
+        resumed = [trained(comm, clip, op=op, state=None, **how)[1], trained(comm, clip, steps=6, op=op, **how)]
+        again = trained(comm, clip, state=resumed[1][2], op=op, **how)
+        assert np.array_equal(again[1], made) and np.array_equal(resumed[0], made)
+        return made, limits, reduction.clip_line.limit
+
+    with caplog.at_level(logging.WARNING, "sparse_mpi"):
+        results = ranks.run(body)
+    assert equal([made for made, *_ in results])
+    for _, limits, found in results:
+        assert set(limits) == {found} and found == pytest.approx(MOST / (ranks.size if op == "sum" else 1), rel=2e-3)
+    assert sum("behind their reduction" in record.message for record in caplog.records) == 3  # runs that found it
+
+
+@pytest.mark.parametrize(("change", "clips"), [(clip, MOST), (halve, None)])
+def test_a_factor_of_all_gradients_is_taken_back(ranks, change, clips):
+    """Where they are clipped anyway, or it follows from no norm; every entry is sent, for a rounding elects others."""
+
+    def body(comm):
+        (one, plain, _), (other, changed, _) = (
+            trained(comm, how, clip_norm=clips, density=1.0) for how in (None, change)
+        )
+        np.testing.assert_allclose(changed, plain, rtol=1e-5, atol=1e-7)
+        return one.reduction.clip_line.limit or other.reduction.clip_line.limit
+
+    assert not any(ranks.run(body))
+
+
+def test_a_factor_of_some_gradients_is_the_users(ranks):
+    def body(comm):
+        def change(parameters):
+            next(iter(parameters)).grad /= 2
+
+        return abs(trained(comm, change, steps=3)[1] - trained(comm, steps=3)[1]).max()
+
+    assert min(ranks.run(body)) > 1e-3
