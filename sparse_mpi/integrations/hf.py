@@ -35,8 +35,7 @@ class SparseCallback(TrainerCallback):
     resumes on the same number of ranks goes on with it.
 
     Args:
-        with_optimizer: give the hook the Trainer's optimizer. Give ``max_grad_norm=0`` to the Trainer: it would clip
-            late sums, but not the moments by which they are divided.
+        with_optimizer: give the hook the Trainer's optimizer.
         arguments: of `SparseState`: ``density=0.01``, ``algorithm="oktopk"``, ``momentum="global"`` and so on.
 
     Attributes:
