@@ -54,11 +54,12 @@ def adam(
             waited = row[STEP].astype(np.int64) - last[at]
             if weights is not None:
                 total += row[DECAY] * waited * weights[at]
-            if dense is None:  # second moment of equal gradients in all steps of the wait
-                mean = total / waited
-                moment = (mean**2 + (squares[at] - mean**2) * power_of(row[BETA2], waited)) / row[BIAS]
-            else:
-                moment = _travelled(dense, at, row, total)
+            # Second moment of equal gradients in all steps of the wait: Adam's own where all come in every step
+            mean = total / waited
+            moment = (mean**2 + (squares[at] - mean**2) * power_of(row[BETA2], waited)) / row[BIAS]
+            if dense is not None:
+                late = waited > 1 if arrived is None else np.ones(len(at), bool)
+                moment = np.where(late, _travelled(dense, at, row, total), moment)
             # Filter: the rest of earlier arrivals comes along, and a part stays for later ones
             beta, power = row[BETA1], waited**2
             stays = power_of(beta, power)

@@ -197,7 +197,7 @@ class Kernels(Protocol):
             gradient: means ``(n,)``.
             arrived: indices ``(m,)``, ascending; None: all entries have arrived.
             seconds: second moments that travelled, of arrived entries ``(m,)`` or of all ``(n,)``; None: second moments
-                are estimated from arrivals.
+                are estimated from arrivals, as they are where all have arrived, and in the step before.
             state: rest of earlier arrivals, second moments, and step of the last arrival ``(n,)``, int32; changed in
                 place. Empty for RMSprop.
             weights: weights ``(n,)``, where their decay is part of the gradient; else None.

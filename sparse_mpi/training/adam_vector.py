@@ -12,6 +12,7 @@ from torch.optim import NAdam, Optimizer, RMSprop
 
 from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array
+from sparse_mpi.feedback.base import whole_state
 from sparse_mpi.kernels import adam
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.sparse import SparseVector
@@ -71,6 +72,20 @@ class AdamVector:
         return bool(self._moving)
 
     @property
+    def first(self) -> bool:
+        """Return True if the last sum was of the first step of training."""
+        moment = self._vector.reducer.second_moment
+        return moment is not None and max(moment.steps, default=0) == 1
+
+    def scale(self, factor: float) -> None:
+        """Scale the first gradients by ``factor``: what is owed of them, and their second moments."""
+        reducer: Any = self._vector.reducer
+        for array in whole_state(reducer.feedback).values():
+            array *= factor
+        mean = reducer.second_moment.mean
+        mean *= factor**2
+
+    @property
     def square(self) -> float:
         """Return the squared norm of the sum over the ranks."""
         total = self._vector.total
@@ -95,7 +110,12 @@ class AdamVector:
 
     @torch.no_grad()
     def move(
-        self, optimizer: Optimizer, groups: Mapping[Tensor, State], divisor: float, flushed: bool, factor: float = 1.0
+        self,
+        optimizer: Optimizer,
+        groups: Mapping[Tensor, State],
+        divisor: float,
+        flushed: bool,
+        factors: tuple[float, float],
     ) -> list[tuple[Tensor, Tensor]]:
         """Move the weights whose gradients have arrived, as far as Adam would have since their last arrival.
 
@@ -104,7 +124,7 @@ class AdamVector:
             groups: group of each of its parameters.
             divisor: sums over the ranks are divided by it.
             flushed: True where gradients are flushed residuals.
-            factor: number by which gradients were multiplied, which is taken back.
+            factors: number by which gradients were multiplied, to be taken back, and one for second moments.
 
         Returns:
             The parameters and their gradients. ``.grad`` becomes None, so that the optimizer's own step skips them.
@@ -118,7 +138,8 @@ class AdamVector:
             group = groups[parameter]
             members.setdefault(id(group), (group, []))[1].append(number)
         table, coupled = self._table(optimizer, list(members.values()), moment), False
-        table[:, adam.SIGN] /= factor
+        table[:, adam.SIGN] /= factors[0]
+        table[:, adam.FACTOR] *= factors[1]
         for group, numbers in members.values():
             if not group["weight_decay"]:
                 continue

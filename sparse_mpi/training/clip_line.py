@@ -16,20 +16,24 @@ ALIKE = 1e-5  # relative difference up to which factors are one
 MOVED = 1e-3  # relative difference from which on norms have changed, and up to which limits are one
 FOUND = (
     "sparse_mpi: gradients are clipped to %.4g behind their reduction, which would cut entries that arrive late, and "
-    "not their second moments: that is taken back, and they are clipped before the selection, as by clip_norm=%.4g"
+    "not their second moments: that is taken back, and they are clipped before the selection, as by clip_norm="
+)
+NONE = (
+    "sparse_mpi: gradients are scaled behind their reduction, and not clipped to %.4g: they are not before it, either"
 )
 
 
 class ClipLine:
     """Recognises a clip by the one factor that multiplies all gradients behind their reduction.
 
-    Adam's step does not depend on the scale of all gradients, so that the factor is taken back. A second one shows
-    whether it follows from a largest norm: gradients are then clipped to that before the selection.
+    Gradients are clipped before the selection from then on, to the norm that the factor tells, unless the next one
+    tells another norm: then it is no clip. Of the first step of training all is scaled by the factor: what is owed, and
+    second moments. In later ones it is taken back, for Adam's step does not depend on the scale of all gradients.
 
     Args:
         gradients: vectors of the gradients.
         clips: True where they are clipped before the selection already.
-        clip: clips them to a norm of their mean from now on; None: each vector by itself.
+        clip: clips them to a norm of their mean from now on, None: to none; without it each vector by itself.
         over_shards: returns the sum of an array over the processes that have a shard each; None: there are no others.
 
     Attributes:
@@ -40,39 +44,51 @@ class ClipLine:
         self,
         gradients: NamedGradients,
         clips: bool = False,
-        clip: Callable[[float], None] | None = None,
+        clip: Callable[[float | None], None] | None = None,
         over_shards: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self.limit: float | None = None
-        self._gradients, self._clips = gradients, clips or gradients.settings.clip_norm is not None
-        self._clip, self._over_shards = clip, over_shards
-        self._seen: tuple[float, float] | None = None  # limit and norm of the last clip
+        self._gradients, self._looks = gradients, not clips and gradients.settings.clip_norm is None
+        self._clip, self._over_shards = gradients.clip if clip is None else clip, over_shards
+        self._norm = 0.0  # with which the limit was recognised
 
-    def factor(self, vectors: Sequence[AdamVector], divisor: float) -> float:
-        """Return the factor by which gradients of this step were multiplied; 1 where it is none of a clip."""
+    def factors(self, vectors: Sequence[AdamVector], divisor: float) -> tuple[float, float]:
+        """Return factors of this step: of gradients, to be taken back, and of second moments that travelled."""
         found = [own.factor(divisor) for own in vectors if own.moves]
         factors = [one for one in found if one is not None]
-        mixed = len(factors) < len(found) or (factors and max(factors) > min(factors) * (1 + ALIKE))
+        mixed = len(factors) < len(found) or max(factors, default=0.0) > min(factors, default=0.0) * (1 + ALIKE)
         # Here: squared norm of the sum, whether there is no one factor, and if so the factor and that it is one
         numbers = np.array([0.0, mixed, min(factors, default=0.0), bool(factors)])
-        if not self._clips:
+        if self._looks:
             numbers[0] = sum(own.square for own in vectors)
             numbers = numbers if self._over_shards is None else self._over_shards(numbers)
         square, mixed, total, count = numbers.tolist()
         factor = total / count if count and not mixed else 1.0
         if not 0 < factor < 1 - ALIKE:
-            return 1.0
-        if not self._clips:
+            return 1.0, 1.0
+        if self._looks:
             norm = sqrt(square) / self._gradients.comm.size
-            limit, before = factor * norm, self._seen
-            self._seen = limit, norm
-            if before is not None and abs(limit - before[0]) < MOVED * limit and abs(norm - before[1]) > MOVED * norm:
-                if self._gradients.comm.rank == 0:
-                    LOGGER.warning(FOUND, limit, limit)
-                self.begin(limit)
-        return factor
+            before, self._norm = self._norm, norm
+            if self.limit is None:
+                self._say(FOUND, factor * norm)
+                self.begin(factor * norm)
+                if all(own.first for own in vectors):
+                    for own in vectors:
+                        own.scale(factor)
+                    return 1.0, factor**2
+            elif abs(norm - before) > MOVED * norm:
+                self._looks = False
+                if abs(factor * norm - self.limit) > MOVED * self.limit:
+                    self._say(NONE, self.limit)
+                    self.limit = None
+                    self._clip(None)
+        return factor, 1.0
 
     def begin(self, limit: float) -> None:
         """Clip before the selection from now on, to the norm ``limit`` of the mean."""
-        self.limit, self._clips = limit, True
-        (self._clip or self._gradients.clip)(limit)
+        self.limit = limit
+        self._clip(limit)
+
+    def _say(self, text: str, limit: float) -> None:
+        if self._gradients.comm.rank == 0:
+            LOGGER.warning(text, limit)

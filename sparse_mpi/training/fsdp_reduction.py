@@ -164,7 +164,7 @@ class ShardedReduction(Door):
         torch.distributed.all_reduce(whole, group=self._attached[0].mesh.get_group())
         return whole.cpu().numpy()
 
-    def _clip(self, norm: float) -> None:
+    def _clip(self, norm: float | None) -> None:
         self._max_norm = norm
 
     def _write(self) -> None:

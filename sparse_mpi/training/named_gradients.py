@@ -290,8 +290,8 @@ class NamedGradients:
             return SparseAllreduce(settings=settings, comm=self.comm)
         return ElasticAllreduce(settings=settings, team=self.ranks.team, **self._survival)
 
-    def clip(self, norm: float) -> None:
-        """Clip the mean of each vector to a ``norm`` before its selection from now on."""
+    def clip(self, norm: float | None) -> None:
+        """Clip the mean of each vector to a ``norm`` before its selection from now on; None: do not."""
         self.settings = replace(self.settings, clip_norm=norm)
         for vector in self:
             vector.reducer.engine.settings = replace(vector.reducer.engine.settings, clip_norm=norm)

@@ -151,12 +151,12 @@ class OptimizerSteps:
             )
         known, flushed, divisor = self._vectors, self._gradients.flushed, self._divisor()
         self._vectors = {vector: known.get(vector) or AdamVector(vector, optimizer) for vector in self._gradients}
-        vectors, factor = list(self._vectors.values()), 1.0
+        vectors, factors = list(self._vectors.values()), (1.0, 1.0)
         for own in vectors:
             own.collect(optimizer, groups)
         if self._rule.mode == TRAVELLING and not flushed:
-            factor = self._clip_line.factor(vectors, divisor)
-        aside = [pair for own in vectors for pair in own.move(optimizer, groups, divisor, flushed, factor)]
+            factors = self._clip_line.factors(vectors, divisor)
+        aside = [pair for own in vectors for pair in own.move(optimizer, groups, divisor, flushed, factors)]
         if not aside and not any(float(group["lr"]) for group in optimizer.param_groups):
             # So torch's checkpoints step along zeros, before the first reduction, for a state
             return begin(optimizer, self._gradients.parameters.values())

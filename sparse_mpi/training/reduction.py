@@ -192,7 +192,7 @@ class GradientReduction(Door):
                 if step.somewhere(step.arrived or left):
                     self._reduce(LEFT if left else SKIPPED)
 
-    def _clip(self, norm: float) -> None:
+    def _clip(self, norm: float | None) -> None:
         self.bucket_pass.max_norm = norm
 
     def record(self) -> Tracer:

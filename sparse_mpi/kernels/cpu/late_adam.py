@@ -85,13 +85,14 @@ def _adam(kind, lo, hi, whole, gradient, arrived, seconds, rest, squares, last, 
         waited = np.int64(1) if kind == RMSPROP else np.int64(step) - last[i]
         if weights.size:
             total += own[DECAY] * waited * weights[i]
-        if seconds.size:
+        travelled = seconds.size and (kind == RMSPROP or not whole or waited > 1)
+        if travelled:
             second = (seconds[i] if dense else seconds[j]) * seconds.dtype.type(own[FACTOR])
             moment = total * total if second == 0 else np.float64(second)
         if kind == RMSPROP:
             moment *= own[BIAS]
         else:
-            if not seconds.size:
+            if not travelled:
                 mean = total / waited
                 moment = (mean * mean + (squares[i] - mean * mean) * _power_of(own[BETA2], waited)) / own[BIAS]
             power = waited * waited

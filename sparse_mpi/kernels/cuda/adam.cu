@@ -40,7 +40,8 @@ adam(const REAL* gradient, int64 n, const uint8* came, const REAL* seconds, cons
     const int64 waited = KIND == RMSPROP ? 1 : (int64)own[STEP] - last[i], power = waited * waited;
     float64 total = product(own[SIGN], (float64)gradient[i]), moment = 0;
     if (weights) total += product(product(own[DECAY], (float64)waited), (float64)weights[i]);
-    if (seconds) {
+    const bool travelled = seconds && (KIND == RMSPROP || came || waited > 1);
+    if (travelled) {
         const REAL second = seconds[i] * (REAL)own[FACTOR];
         moment = second == 0 ? product(total, total) : (float64)second;
     }
@@ -48,7 +49,7 @@ adam(const REAL* gradient, int64 n, const uint8* came, const REAL* seconds, cons
     if (KIND == RMSPROP) {
         moment *= own[BIAS];
     } else {
-        if (!seconds) {
+        if (!travelled) {  // where every entry comes in every step second moments are Adam's own
             const float64 mean = total / (float64)waited, square = product(mean, mean);
             moment = (square + product((float64)squares[i] - square, power_of(own[BETA2], waited))) / own[BIAS];
         }
