@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+import torch
 
 from ..launch import launch
 from ..prefork import copied
-
-torch = pytest.importorskip("torch")
 
 pytestmark = [
     pytest.mark.jobs,
