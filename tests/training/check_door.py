@@ -116,11 +116,6 @@ def some(*doors: str, **program: Any) -> dict[str, Any]:
     return {"only": doors or ALL, **program}
 
 
-def check_door(ground: Ground, names: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Go through the checks of a door; return what is wrong, by check."""
-    return {name: law(ground) for name, law in checks(ground.door).items() if names is None or name in names}
-
-
 FIRST, SOME = Call("backward", 1), Call("some")
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 LAWS = {
@@ -155,6 +150,7 @@ def nothing_is_lost_and_a_flush_applies_all(ground: Ground, rounds: Any = ((WHOL
         passes = rounds[number % len(rounds)]
         given = given + sum(trainee.gradient(number, call) for call in passes)
         ground.alike(trainee.steps([number], *passes).weights())
+    assert all(p.grad is None or p.grad.dtype == p.dtype for p in trainee.parameters)
     trainee.finish()
     ground.alike(trainee.weights())
     owed = ground.mean(trainee.owed())
@@ -349,9 +345,15 @@ DIFFERING = {
     "algorithm": ({"algorithm": "oktopk"}, "OkTopk"),
     "an argument that one rank has wrong": ({"density": 1.5}, r"density must be in \(0, 1\], got 1.5"),
 }
+LOCAL = {"every": ({"every": 4}, "sync_every=4"), "outer optimizer": ({"outer": "outer"}, "lr: 0.7")}
 
 
-@check(variants={name: some(there=there, says=says) for name, (there, says) in DIFFERING.items()})
+@check(
+    variants={
+        name: some(*(("local",) if name in LOCAL else ()), there=there, says=says)
+        for name, (there, says) in (DIFFERING | LOCAL).items()
+    }
+)
 def a_mistake_of_one_rank_is_raised_on_all(ground: Ground, there: dict[str, Any], says: str) -> None:
     if ground.comm.size == 1:
         return
@@ -392,14 +394,6 @@ def the_mean_is_clipped(ground: Ground) -> None:
         norms.append(np.linalg.norm(start - trainee.steps([0]).weights()))
         norms[-1] /= 1.0 if ground.door == "local" else trainee.lr  # where moves are clipped
     assert norms[0] > 0.1 and norms[1] == norms[0] and 0.03 < norms[2] < 0.07, norms
-
-
-@check(HOOKS)
-def steps_are_dense_at_first(ground: Ground) -> None:
-    trainee = ground(options={"dense_steps": 2})
-    for number in range(4):
-        owed = ground.mean(np.abs(trainee.steps([number]).owed()))
-        assert bool(owed.any()) == (number >= 2)
 
 
 @check(

@@ -54,14 +54,6 @@ def it_trains_to_the_bits_of_an_optimizer(ground: Ground, **how: Any) -> None:
     assert np.array_equal(hook.weights(), other.weights())
 
 
-@check(DDP, TAKEN)
-def closures_change_no_bit(ground: Ground, **how: Any) -> None:
-    straight, closures = ground(**how).steps(STEPS), ground(**how)
-    for number, call in enumerate(CLOSURES):
-        closures.do(number, call)
-    assert np.array_equal(straight.weights(), closures.weights())
-
-
 @check(DDP, {name: some(name=name) for name in ("momentum", "adam")})
 def a_sharded_optimizer_changes_no_bit(ground: Ground, name: str) -> None:
     straight, zero = ground(optimizer=name).steps(STEPS), ground(optimizer=f"zero {name}").steps(STEPS)

@@ -35,14 +35,6 @@ def padding_owes_nothing_and_a_card_carries_what_the_formula_says(ground: Ground
 
 
 @check(FSDP)
-def gradients_have_the_type_of_weights_also_where_they_are_reduced_in_bfloat16(ground: Ground) -> None:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    trainee = ground(wrap={"mp_policy": policy}, optimizer="nesterov").steps(STEPS)
-    assert {p.grad.dtype for p in trainee.parameters} == {torch.float32} and trainee.owed().dtype == np.float32
-    ground.alike(trainee.weights())
-
-
-@check(FSDP)
 def compiled_layers_train(ground: Ground) -> None:
     trainee = ground(optimizer="adamw", algorithm="elect")
     for layer in trainee.net.layers:
