@@ -28,6 +28,8 @@ from .doors import DOORS, Trainee
 
 ALL, HOOKS = tuple(DOORS), ("ddp", "fsdp")
 CHECKS: dict[str, tuple[tuple[str, ...], Callable]] = {}
+# Of a door, what is done by a rank, and a pattern of what the error says, by mistake
+MISTAKES: dict[str, Callable[[Ground], dict[str, tuple[Callable[[], object], str]]]] = {}
 
 
 class Ground:
@@ -85,12 +87,6 @@ class Ground:
         assert self.rows(np.array([bool(said)])).all(), f"raised on some ranks alone: {said!r}"
         return said
 
-    def names(self, mistakes: Mapping[str, tuple[Callable[[], object], str]]) -> None:
-        """Assert that every rank says of each mistake what goes with it, a regular expression."""
-        for name, (call, words) in mistakes.items():
-            said = self.refused(call)
-            assert re.match(words, said), f"{name}: {said}"
-
 
 def check(doors: tuple[str, ...] = ALL, variants: Mapping[str, dict[str, Any]] | None = None) -> Callable:
     """Have a function be a check of these doors, once for each of the variants: ``only`` these doors, and a program."""
@@ -100,6 +96,7 @@ def check(doors: tuple[str, ...] = ALL, variants: Mapping[str, dict[str, Any]] |
             only = program.get("only", doors)
             more = {name: value for name, value in program.items() if name != "only"}
             name = law.__name__.replace("_", " ") + (variant and f": {variant}")
+            assert name not in CHECKS, name
             CHECKS[name] = tuple(door for door in doors if door in only), partial(law, **more)
         return law
 
@@ -424,3 +421,10 @@ def a_scaler_that_is_not_known_is_refused(ground: Ground, **how: Any) -> None:
     scaler.scale(trainee.loss(0)).backward()
     said = ground.refused(lambda: scaler.step(trainee.optimizer), TypeError)
     assert re.search("GradScaler that .* does not know.*(scaler=|bfloat16)", said), said
+
+
+@check(HOOKS)
+def mistakes_are_named_on_every_rank(ground: Ground) -> None:
+    for name, (call, words) in MISTAKES[ground.door](ground).items():
+        said = ground.refused(call)
+        assert re.match(words, said), f"{name}: {said}"

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sparse_mpi.ddp import SparseState, sparse_hook
 
 from .calls import SGD, SMALL, WHOLE, AdamW, Call
-from .check_door import Ground, check, some
+from .check_door import MISTAKES, Ground, check, some
 from .doors import Hooked, Trainee
 from .nets import Net
 
@@ -313,9 +313,7 @@ def mistakes(ground: Ground) -> dict[str, tuple[Callable[[], object], str]]:
     }
 
 
-@check(DDP)
-def mistakes_are_named_on_every_rank(ground: Ground) -> None:
-    ground.names(mistakes(ground))
+MISTAKES["ddp"] = mistakes
 
 
 def join(store: Any, rank: int, size: int) -> None:
