@@ -423,6 +423,24 @@ def a_scaler_that_is_not_known_is_refused(ground: Ground, **how: Any) -> None:
     assert re.search("GradScaler that .* does not know.*(scaler=|bfloat16)", said), said
 
 
+STEP = Call("step")
+AGAIN = {"another pass": (WHOLE, STEP), "another step": (STEP,), "another step that skips": (Call("skip"),)}
+AGAIN["cleared on one rank alone"] = Call("zero_grad", True, 1), STEP
+
+
+@check(("optimizer",), {name: some(again=again) for name, again in AGAIN.items()})
+def an_update_with_momentum_is_cleared_before_more_comes(ground: Ground, again: tuple[Call, ...]) -> None:
+    """Also once reductions begin early; behind the error training goes on."""
+    for options, steps in ((ground.one_bucket, 1), ({}, 1), (ground.one_bucket, 5), ({}, 5)):
+        trainee = ground(optimizer="momentum", options=options).steps(range(steps))
+        before = trainee.weights()
+        said = ground.refused(lambda one=trainee: [one.do(9, call) for call in again])
+        assert re.search("must be cleared between a step and the next backward", said), said
+        assert np.array_equal(trainee.weights(), before)
+        trainee.zero_grad(False)
+        ground.alike(trainee.steps(range(steps, steps + 2)).weights())
+
+
 @check(HOOKS)
 def mistakes_are_named_on_every_rank(ground: Ground) -> None:
     for name, (call, words) in MISTAKES[ground.door](ground).items():

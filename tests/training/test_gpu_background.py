@@ -82,16 +82,15 @@ def loss_of(model: nn.Module, rank: int, step: int, dtype: torch.dtype = torch.f
 
 def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **options) -> np.ndarray:
     """The weights after a few steps along gradients of a model on the GPU."""
-    model = net(dtype)
-    optimizer = wrapped(model, comm, **options)
-    for step in range(4):
-        optimizer.zero_grad()
+
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-            loss = loss_of(model, comm.rank, step, dtype)
-        loss.backward()
-        optimizer.step()
+            return loss_of(model, comm.rank, step, dtype)
+
+    model = net(dtype)
+    end = loops.train(model, wrapped(model, comm, **options), loss, range(4))
     assert all(p.grad.is_cuda for p in model.parameters())
-    return weights(model)
+    return end
 
 
 @needs_cuda_torch

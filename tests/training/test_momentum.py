@@ -15,9 +15,6 @@ from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_rule import fading, matched
 
-from .loops import SMALL, equal, loss_of, own, train, weights, wrapped
-from .loops import wide_net as net
-
 SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
 PLAIN = partial(torch.optim.SGD, momentum=0.9)
 TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
@@ -223,33 +220,3 @@ def test_nesterov_looks_ahead_by_what_each_bucket_was_given():
             sum((parameter - torch.arange(len(parameter))).pow(2).sum() for parameter in parameters).backward()
             chosen.step()
     torch.testing.assert_close(weights[0], plain)
-
-
-@pytest.mark.ranks(1, 2, 3)
-@pytest.mark.parametrize("cap", [25.0, SMALL])
-@pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("how", ["another pass", "another step", "left alone", "another step that skips"])
-def test_an_update_with_momentum_is_cleared_before_more_comes(ranks, how, steps, cap):
-    def more(model, optimizer, rank):
-        if "pass" in how:
-            loss_of(model, rank, 9).backward()
-        if how == "left alone" and rank:  # on this rank alone it was cleared
-            optimizer.zero_grad()
-        if "skips" in how:
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        else:
-            optimizer.step()
-
-    def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, make=PLAIN, bucket_cap_mb=cap)
-        train(model, optimizer, own(comm.rank), range(steps))
-        before = weights(model)
-        with pytest.raises((RuntimeError, ValueError), match="must be cleared between a step and the next backward"):
-            more(model, optimizer, comm.rank)
-        assert np.array_equal(weights(model), before)
-        optimizer.zero_grad(set_to_none=False)
-        return train(model, optimizer, own(comm.rank), range(steps, steps + 2))
-
-    assert equal(ranks.run(body))

@@ -184,9 +184,7 @@ def test_two_optimizers_that_take_turns_explain_each_others_moves(ranks):
         model = net()
         first, second = (wrapped(model, comm, density=1.0) for _ in range(2))
         for number, optimizer in enumerate([first] * 12 + [second] * 12):
-            model.zero_grad()
-            loss_of(model, comm.rank, number).backward()
-            optimizer.step()
+            train(model, optimizer, own(comm.rank), [number])
         return weights(model)
 
     assert equal(ranks.run(body))

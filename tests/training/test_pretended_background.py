@@ -81,12 +81,10 @@ def test_rows_of_embeddings_pass_through_the_host(gpu, overlap):
 def test_a_step_in_a_graph_says_what_to_do(gpu, overlap, clip_norm):
     model = real.net()
     optimizer = real.wrapped(model, Threaded(1), overlap=overlap, clip_norm=clip_norm)
-    for _ in range(3):  # from the third step on, reductions begin in the backward pass
-        optimizer.zero_grad()
-        real.loss_of(model, 0, 0, torch.float32).backward()
-        optimizer.step()
+    # From the third step on, reductions begin in the backward pass
+    loops.train(model, optimizer, lambda model, step: real.loss_of(model, 0, step), range(3))
     optimizer.zero_grad()
-    loss = real.loss_of(model, 0, 0, torch.float32)
+    loss = real.loss_of(model, 0, 0)
     gpu.captured.update({0, TORCH_STREAM})
     with pytest.raises(
         RuntimeError, match="captured into a CUDA graph, it is: .* capture forward and backward passes alone"
