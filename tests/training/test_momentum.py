@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_rule import fading, matched
 
-SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
-PLAIN = partial(torch.optim.SGD, momentum=0.9)
 TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
 
 
