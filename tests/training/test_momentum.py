@@ -14,6 +14,11 @@ from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_rule import fading, matched
 
+from .calls import SMALL, WHOLE, Call, Program
+from .doors import DOORS
+from .loops import equal
+from .orders import STEP
+
 TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
 
 
@@ -217,3 +222,28 @@ def test_nesterov_looks_ahead_by_what_each_bucket_was_given():
             sum((parameter - torch.arange(len(parameter))).pow(2).sum() for parameter in parameters).backward()
             chosen.step()
     torch.testing.assert_close(weights[0], plain)
+
+
+# What comes behind a step whose gradients are not cleared, or on one rank alone
+AGAIN = {"another pass": (WHOLE, STEP), "another step": (STEP,), "another step that skips": (Call("skip"),)}
+AGAIN["cleared on one rank"] = Call("zero_grad", True, 1), STEP
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("cap", [25.0, SMALL])
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("how", AGAIN)
+def test_an_update_with_momentum_is_cleared_before_more_comes(ranks, how, steps, cap):
+    program = Program(optimizer="momentum", density=0.1, options={"bucket_cap_mb": cap})
+
+    def body(comm):
+        trainee = DOORS["optimizer"](program, comm).steps(range(steps))
+        before = trainee.weights()
+        with pytest.raises((RuntimeError, ValueError), match="must be cleared between a step and the next backward"):
+            for call in AGAIN[how]:
+                trainee.do(steps, call)
+        assert np.array_equal(trainee.weights(), before)
+        trainee.zero_grad(False)
+        return trainee.steps(range(steps, steps + 2)).weights()
+
+    assert equal(ranks.run(body))

@@ -90,17 +90,6 @@ def watch(make: Make) -> None:
         trainee.verbs.watch(0)
 
 
-@verb
-def residuals(make: Make) -> None:
-    """What this rank owes of each parameter, by name, in host memory."""
-    trainee = make().steps([0])
-    left = trainee.verbs.residuals()
-    assert {name: array.shape for name, array in left.items()} == {
-        name: (parameter.numel(),) for name, parameter in trainee.net.named_parameters()
-    }
-    assert all(type(array) is np.ndarray for array in left.values()) and any(array.any() for array in left.values())
-
-
 def restored(make: Make, load: Callable[[Any, dict[str, Any]], None]) -> None:
     trainee, other = make().steps(range(3)), make()
     load(other.verbs, trainee.verbs.state_dict())
