@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 from sparse_mpi.fsdp import attach
 
-from .calls import SHARES, WRONG, model, objection, sgd
+from .calls import SHARES, WRONG, call, model, objection, sgd
 
 WAIT = 60  # seconds, after which gloo ends a wait
 
@@ -26,18 +26,9 @@ WAIT = 60  # seconds, after which gloo ends a wait
 def legal(mesh: DeviceMesh) -> dict[str, Any]:
     """The arguments of a legal call."""
     net = fully_shard(model(), mesh=mesh["shard"])
-    return dict(
-        model=net,
-        replicas=mesh["replicate"],
-        density=0.5,
-        algorithm="elect",
-        feedback="residual",
-        optimizer=sgd(net),
-        momentum=None,
-        op="average",
-        dense_steps=0,
-        selector="exact",
-    )
+    return call(
+        attach, model=net, replicas=mesh["replicate"], density=0.5, optimizer=sgd(net), selector="exact"
+    ).arguments
 
 
 def raised(arguments: dict[str, Any]) -> str | Exception | None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,6 +121,12 @@ class Call(NamedTuple):
     arguments: dict[str, Any]
 
 
+def call(function: Callable[..., Any], **given: Any) -> Call:
+    """Make a call whose other arguments are as usual."""
+    parameters = signature(function).parameters.values()
+    return Call(function, {p.name: p.default for p in parameters if p.default is not p.empty} | given)
+
+
 def vector(comm: Comm) -> sparse_mpi.SparseVector[Any]:
     return sparse_mpi.SparseVector(np.array([1, 4]), np.array([1.0, comm.rank]), 9)
 
@@ -137,171 +144,122 @@ def sgd(net: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
 
-def reducing(comm: Comm) -> dict[str, Any]:
-    return {"k": 3, "comm": comm, "algorithm": "topka"}
-
-
 def calls(comm: Comm, folder: Path) -> Iterator[tuple[str, Callable[[], Call]]]:
     """Yield the name of each, and what makes a call; to be made on every rank alike."""
     net = model()
-    distributed = {
-        **{"density": 0.5, "comm": comm, "algorithm": "elect", "feedback": "residual", "clip_norm": 1.0},
-        **{"nonfinite": "keep", "momentum": "matched", "backward_passes_per_step": 1, "op": "average"},
-        **{"bucket_cap_mb": 1.0, "overlap": True, "scaler": None, "k": None},
-    }
-    named = dict(density=0.5, algorithm="elect", feedback="residual", momentum=None, dense_steps=1, scaler=None)
 
     def reducer() -> sparse_mpi.SparseAllreduce:
-        return sparse_mpi.SparseAllreduce(24, **reducing(comm))
+        return sparse_mpi.SparseAllreduce(24, k=3, comm=comm, algorithm="topka")
 
     def wrapped() -> Any:
         return optim.DistributedOptimizer(sgd(net), net.named_parameters(), comm=comm, density=0.5)
 
-    def local_steps(**more: Any) -> DiLoCo:
-        return DiLoCo(net, sgd(net), sgd(net), 2, comm=comm, **more)
+    def local_steps() -> DiLoCo:
+        return DiLoCo(net, sgd(net), sgd(net), 2, comm=comm)
 
     def state() -> ddp.SparseState:
         return ddp.SparseState(net.named_parameters(), comm=comm)
 
     made = {
-        "sparse_allreduce": lambda: Call(
-            sparse_mpi.sparse_allreduce, dict(x=gradient(comm), k=3, density=None, comm=comm, algorithm="topka")
+        "sparse_allreduce": lambda: call(
+            sparse_mpi.sparse_allreduce, x=gradient(comm), k=3, comm=comm, algorithm="topka"
         ),
-        "SparseAllreduce": lambda: Call(
+        "SparseAllreduce": lambda: call(
             sparse_mpi.SparseAllreduce,
-            dict(
-                layout=[(4,), (5,)],
-                k=3,
-                density=None,
-                comm=comm,
-                algorithm="topka",
-                feedback="residual",
-                clip_norm=1.0,
-                nonfinite="keep",
-                second_moment=None,
-                settings=None,
-                selector="exact",
-                wire="packed",
-            ),
+            layout=[(4,), (5,)],
+            k=3,
+            comm=comm,
+            algorithm="topka",
+            clip_norm=1.0,
+            selector="exact",
+            wire="packed",
         ),
-        "SparseAllreduce.step": lambda: Call(
-            reducer().step, dict(gradient=gradient(comm), density=None, check=False, dense=False)
+        "SparseAllreduce.step": lambda: call(reducer().step, gradient=gradient(comm)),
+        "SparseAllreduce.start": lambda: started(call(reducer().start, gradient=gradient(comm))),
+        "SparseAllreduce.flush": lambda: call(reducer().flush),
+        "SparseAllreduce.use": lambda: call(reducer().use, algorithm="oktopk"),
+        "SparseAllreduce.load_state_dict": lambda: call(reducer().load_state_dict, state=reducer().state_dict()),
+        "SparseAllreduce.take_over": lambda: call(
+            reducer().take_over, states=[reducer().state_dict()], ranks=comm.size
         ),
-        "SparseAllreduce.start": lambda: Call(
-            started(reducer()), dict(gradient=gradient(comm), density=None, check=False, dense=False)
+        "allgather": lambda: call(sparse_mpi.allgather, x=vector(comm), comm=comm),
+        "allreduce": lambda: call(sparse_mpi.allreduce, x=vector(comm), comm=comm),
+        "allreduce_init": lambda: call(sparse_mpi.allreduce_init, keys=np.array([3, 5]), comm=comm),
+        "PersistentAllreduce.call": lambda: call(
+            rounds(sparse_mpi.allreduce_init(np.array([3, 5]), comm=comm)), values=np.ones(2)
         ),
-        "SparseAllreduce.flush": lambda: Call(reducer().flush, dict(check=False, like=None)),
-        "SparseAllreduce.use": lambda: Call(reducer().use, dict(algorithm="oktopk")),
-        "SparseAllreduce.load_state_dict": lambda: Call(reducer().load_state_dict, dict(state=reducer().state_dict())),
-        "SparseAllreduce.take_over": lambda: Call(
-            reducer().take_over, dict(states=[reducer().state_dict()], ranks=comm.size)
-        ),
-        "allgather": lambda: Call(sparse_mpi.allgather, dict(x=vector(comm), comm=comm, wire=None)),
-        "allreduce": lambda: Call(
-            sparse_mpi.allreduce,
-            dict(
-                x=vector(comm),
-                op="sum",
-                comm=comm,
-                algorithm="auto",
-                zeros="keep",
-                network="fitted",
-                tell=None,
-                wire=None,
-            ),
-        ),
-        "allreduce_init": lambda: Call(
-            sparse_mpi.allreduce_init,
-            dict(
-                keys=np.array([3, 5]), needed=None, op="sum", comm=comm, dtype=np.float64, shape=(), validate="always"
-            ),
-        ),
-        "PersistentAllreduce.call": lambda: Call(
-            rounds(sparse_mpi.allreduce_init(np.array([3, 5]), comm=comm)), dict(values=np.ones(2))
-        ),
-        "reduce": lambda: Call(
-            sparse_mpi.reduce, dict(x=vector(comm), root=0, op="sum", comm=comm, zeros="keep", wire=None)
-        ),
-        "reduce_scatter": lambda: Call(
-            sparse_mpi.reduce_scatter, dict(x=vector(comm), op="sum", comm=comm, zeros="keep", wire=None)
-        ),
-        "World": lambda: Call(sparse_mpi.World, dict(ranks=2, per_node=None, leave=None, schedule=None)),
-        "Layout.of": lambda: Call(sparse_mpi.Layout.of, dict(layout=[(2, 3), (4,)])),
-        "GlobalMomentum": lambda: Call(sparse_mpi.GlobalMomentum, dict(momentum=0.9, keep=1.0, late=None)),
-        "MomentumCorrection": lambda: Call(
-            sparse_mpi.MomentumCorrection, dict(momentum=0.9, nesterov=False, masking=True)
-        ),
-        "LeakyFeedback": lambda: Call(sparse_mpi.LeakyFeedback, dict(keep=0.9)),
-        "DistributedOptimizer": lambda: Call(
+        "reduce": lambda: call(sparse_mpi.reduce, x=vector(comm), comm=comm),
+        "reduce_scatter": lambda: call(sparse_mpi.reduce_scatter, x=vector(comm), comm=comm),
+        "World": lambda: call(sparse_mpi.World, ranks=2),
+        "Layout.of": lambda: call(sparse_mpi.Layout.of, layout=[(2, 3), (4,)]),
+        "GlobalMomentum": lambda: call(sparse_mpi.GlobalMomentum),
+        "MomentumCorrection": lambda: call(sparse_mpi.MomentumCorrection),
+        "LeakyFeedback": lambda: call(sparse_mpi.LeakyFeedback, keep=0.9),
+        "DistributedOptimizer": lambda: call(
             optim.DistributedOptimizer,
-            dict(optimizer=sgd(net), named_parameters=list(net.named_parameters()), **distributed),
+            optimizer=sgd(net),
+            named_parameters=list(net.named_parameters()),
+            density=0.5,
+            comm=comm,
+            clip_norm=1.0,
+            nonfinite="keep",
+            momentum="matched",
+            bucket_cap_mb=1.0,
         ),
-        "optimizer.load": lambda: Call(wrapped_load(wrapped()), dict(state=wrapped().reduction.state_dict())),
-        "reduction.take_over": lambda: Call(
-            wrapped().reduction.take_over, dict(states=[wrapped().reduction.state_dict()], ranks=comm.size)
+        "optimizer.load": lambda: call(wrapped().reduction.load_state_dict, state=wrapped().reduction.state_dict()),
+        "reduction.take_over": lambda: call(
+            wrapped().reduction.take_over, states=[wrapped().reduction.state_dict()], ranks=comm.size
         ),
-        "reduction.watch": lambda: Call(wrapped().reduction.watch, dict(every=2, step=0)),
-        "broadcast_parameters": lambda: Call(
-            optim.broadcast_parameters, dict(params=net.state_dict(), root_rank=0, comm=comm)
+        "reduction.watch": lambda: call(wrapped().reduction.watch, every=2),
+        "broadcast_parameters": lambda: call(optim.broadcast_parameters, params=net.state_dict(), comm=comm),
+        "broadcast_optimizer_state": lambda: call(optim.broadcast_optimizer_state, optimizer=sgd(net), comm=comm),
+        "SparseState": lambda: call(
+            ddp.SparseState,
+            named_parameters=list(net.named_parameters()),
+            comm=comm,
+            optimizer=sgd(net),
+            density=0.5,
+            dense_steps=1,
         ),
-        "broadcast_optimizer_state": lambda: Call(
-            optim.broadcast_optimizer_state, dict(optimizer=sgd(net), root_rank=0, comm=comm)
-        ),
-        "SparseState": lambda: Call(
-            ddp.SparseState, dict(named_parameters=list(net.named_parameters()), comm=comm, optimizer=sgd(net), **named)
-        ),
-        "SparseState.load_state_dict": lambda: Call(state().load_state_dict, dict(state=state().state_dict())),
-        "DiLoCo": lambda: Call(
+        "SparseState.load_state_dict": lambda: call(state().load_state_dict, state=state().state_dict()),
+        "DiLoCo": lambda: call(
             DiLoCo,
-            dict(
-                model=net,
-                inner_optimizer=sgd(net),
-                outer_optimizer=sgd(net),
-                sync_every=4,
-                density=0.5,
-                algorithm="elect",
-                feedback="residual",
-                clip_norm=None,
-                fragments=2,
-                fragment_sync_delay=0,
-                fragment_update_alpha=0.0,
-                comm=comm,
-            ),
+            model=net,
+            inner_optimizer=sgd(net),
+            outer_optimizer=sgd(net),
+            sync_every=4,
+            density=0.5,
+            fragments=2,
+            comm=comm,
         ),
-        "DiLoCo.take_over": lambda: Call(
-            local_steps().take_over, dict(states=[local_steps().state_dict()], ranks=comm.size)
-        ),
-        "checkpoint.save": lambda: Call(
+        "DiLoCo.take_over": lambda: call(local_steps().take_over, states=[local_steps().state_dict()], ranks=comm.size),
+        "checkpoint.save": lambda: call(
             checkpoint.save,
-            dict(
-                folder=folder / "a",
-                step=1,
-                identity={"lr": 0.1},
-                model=b"m",
-                state={"rank": comm.rank},
-                comm=comm,
-                keep=2,
-            ),
+            folder=folder / "a",
+            step=1,
+            identity={"lr": 0.1},
+            model=b"m",
+            state={"rank": comm.rank},
+            comm=comm,
         ),
-        "checkpoint.load": lambda: Call(checkpoint.load, dict(place=folder / "saved", comm=comm)),
-        "checkpoint.latest": lambda: Call(checkpoint.latest, dict(folder=folder / "saved")),
-        "ByteBudget": lambda: Call(contrib.ByteBudget, dict(budget="5MB/s", comm=comm, density=0.01, largest=1.0)),
-        "histogram_entries": lambda: Call(
+        "checkpoint.load": lambda: call(checkpoint.load, place=folder / "saved", comm=comm),
+        "checkpoint.latest": lambda: call(checkpoint.latest, folder=folder / "saved"),
+        "ByteBudget": lambda: call(contrib.ByteBudget, budget="5MB/s", comm=comm),
+        "histogram_entries": lambda: call(
             lambda histogram: sparse_mpi.allreduce(contrib.histogram_entries(histogram), comm=comm),
-            dict(histogram=boost_histogram.Histogram(boost_histogram.axis.Regular(4, 0, 1)).fill([0.1, 0.7])),
+            histogram=boost_histogram.Histogram(boost_histogram.axis.Regular(4, 0, 1)).fill([0.1, 0.7]),
         ),
-        "watch": lambda: Call(sparse_mpi.watch, dict(comm=comm, timeout=0)),
+        "watch": lambda: call(sparse_mpi.watch, comm=comm, timeout=0),
     }
     for library, frame in (("pandas", pandas.DataFrame), ("polars", polars.DataFrame), ("pyarrow", pyarrow.table)):
-        made[f"{library}.groupby_sum"] = lambda frame=frame: Call(
-            contrib.groupby_sum,
-            dict(frame=frame({"a": ["x", "y"], "v": [1, comm.rank]}), by="a", values="v", comm=comm, scatter=False),
+        made[f"{library}.groupby_sum"] = lambda frame=frame: call(
+            contrib.groupby_sum, frame=frame({"a": ["x", "y"], "v": [1, comm.rank]}), by="a", values="v", comm=comm
         )
     yield from made.items()
 
 
-def started(reducer: sparse_mpi.SparseAllreduce) -> Callable[..., Any]:
-    return lambda **arguments: reducer.start(**arguments).wait()
+def started(begun: Call) -> Call:
+    return begun._replace(function=lambda **arguments: begun.function(**arguments).wait())
 
 
 def rounds(request: Any) -> Callable[..., Any]:
@@ -310,7 +268,3 @@ def rounds(request: Any) -> Callable[..., Any]:
         return request.wait()
 
     return one
-
-
-def wrapped_load(optimizer: Any) -> Callable[..., Any]:
-    return optimizer.reduction.load_state_dict

@@ -52,7 +52,6 @@ def run(installed, *command):
 @pytest.mark.full("make lint checks the project by mypy --strict, beside a library that is not installed")
 def test_mypy_sees_a_mistake(installed, tmp_path):
     """The check of make lint would not pass without types, or with names that are not exported."""
-    pytest.importorskip("mypy")
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import sparse_mpi\nsparse_mpi.World('4')\nfrom sparse_mpi.reduction.once import Comm\n")
     options = ["--python-executable", str(installed / "python"), "--cache-dir", str(tmp_path / "cache")]
@@ -64,7 +63,6 @@ def test_mypy_sees_a_mistake(installed, tmp_path):
 @pytest.mark.full("starts node, looks at what mypy --strict looks at in make lint, and at every public name")
 def test_pyright_has_no_complaint_and_knows_the_types_of_public_names(installed):
     """It brings no node of its own without `pyright[nodejs]`."""
-    pytest.importorskip("torch")
     pyright = shutil.which("pyright", path=str(Path(sys.executable).parent))
     status, said = run(installed, pyright, "--version") if pyright else (1, "it is not there")
     if status:

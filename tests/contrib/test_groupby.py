@@ -6,6 +6,9 @@ import decimal
 import re
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +16,6 @@ from hypothesis import strategies as st
 import sparse_mpi
 from sparse_mpi import World
 from sparse_mpi.contrib import groupby
-
-WHY = "groupby_sum takes frames of pandas, polars and pyarrow, and is compared with them"
-pd = pytest.importorskip("pandas", reason=WHY)
-pl = pytest.importorskip("polars", reason=WHY)
-pa = pytest.importorskip("pyarrow", reason=WHY)
 
 DAYS = st.dates().map(np.datetime64)
 TEXT = st.text("ab\0z\x7f\u00e9\ud7ff\uffff\U0001f600", max_size=3)  # NUL at the end, too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import boost_histogram as boost
 import numpy as np
 import pytest
 
@@ -33,18 +34,14 @@ def test_a_billion_bins_take_the_memory_of_those_that_are_filled():
     assert peak < 4 * 400 * len(keys)  # bytes, of all ranks together
 
 
-def histograms():
-    """Return boost_histogram and a histogram without events for each storage, with two axes and flow bins."""
-    boost = pytest.importorskip("boost_histogram", reason="needs boost-histogram")
-    axes = boost.axis.Regular(50, 0, 1), boost.axis.StrCategory(["a", "b"])
-    kinds = boost.storage.Int64, boost.storage.AtomicInt64, boost.storage.Double, boost.storage.Weight
-    return boost, [boost.Histogram(*axes, storage=kind()) for kind in kinds]
+AXES = boost.axis.Regular(50, 0, 1), boost.axis.StrCategory(["a", "b"])  # with flow bins
+STORAGES = boost.storage.Int64, boost.storage.AtomicInt64, boost.storage.Double, boost.storage.Weight
 
 
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("call", ["allreduce", "reduce", "reduce_scatter"])
 def test_histograms_of_boost_come_back_as_what_they_were(ranks, call):
-    boost, empty = histograms()
+    empty = [boost.Histogram(*AXES, storage=kind()) for kind in STORAGES]
 
     def fill(histogram, rank):
         rng = np.random.default_rng(rank)
@@ -70,8 +67,6 @@ def test_histograms_of_boost_come_back_as_what_they_were(ranks, call):
 
 @pytest.mark.ranks(2)
 def test_histograms_of_other_axes_or_of_means_are_refused_by_all(ranks):
-    boost, _ = histograms()
-
     def refusal(comm, histogram):
         with pytest.raises((TypeError, ValueError)) as refused:
             collectives.allreduce(histogram_entries(histogram), comm=comm)

@@ -46,7 +46,6 @@ def test_each_section_of_a_trainer_has_a_diff():
 @pytest.mark.full("a job for each library; examples/distributed.py is run in make test")
 @by_library
 def test_the_new_side_runs_and_ranks_end_with_one_model(library, tmp_path):
-    pytest.importorskip("torch")
     new, script = side(library, "-"), tmp_path / "train.py"
     script.write_text(BEFORE + new + ("" if "\nfor " in new else LOOP) + AFTER)
     launcher = (None, *TORCHRUN) if "DistributedDataParallel" in new else (2,)

@@ -90,16 +90,20 @@ def gradient(rank: int, step: int, size: int = SIZE) -> np.ndarray:
     return (drawn**3).astype(np.float32) / np.float32(2**27)
 
 
-def reduced(comm: Any, *, shapes: Any = SHAPES, **options: Any) -> dict[str, Any]:
-    """Take the steps of one reducer."""
-    trace = Trace()
+def reducer_steps(
+    comm: Any, numbers: Iterable[int], trace: Trace, before: Any = None, *, shapes: Any = SHAPES, **options: Any
+) -> tuple[Any, list[Any]]:
+    """Take steps of one reducer after ``before``, the states of as many ranks as are given; return its state."""
+    flush = options.pop("flush", False)
     reducer = SparseAllreduce(shapes, comm=comm, density=0.05, **options)
-    for step in range(STEPS):
+    if before is not None:
+        reducer.take_over(before[comm.rank :: comm.size], len(before))
+    for step in numbers:
         trace.add(reducer.step(gradient(comm.rank, step)))
-    trace.add(reducer.residual)
-    if reducer.feedback.traits.defers:
-        trace.add(reducer.flush(), reducer.residual)
-    return trace.end()
+    state, rest = reducer.state_dict(), [reducer.residual.copy()]
+    if flush and reducer.feedback.traits.defers:
+        rest += [reducer.flush(), reducer.residual]
+    return state, rest
 
 
 def survived(comm: Any, **options: Any) -> dict[str, Any]:
@@ -111,30 +115,6 @@ def survived(comm: Any, **options: Any) -> dict[str, Any]:
         trace.add(reducer.step(gradient(rank, step)), np.array(reducer.ranks))
     trace.add(reducer.residual)
     return trace.end()
-
-
-def resumed(ranks: int, after: int, **options: Any) -> list[dict[str, Any]]:
-    """Take half of the steps on ``ranks`` ranks, the other half on ``after``."""
-    half = STEPS // 2
-
-    def begin(comm: Any) -> Any:
-        reducer = SparseAllreduce(SHAPES, density=0.05, comm=comm, **options)
-        for step in range(half):
-            reducer.step(gradient(comm.rank, step))
-        return reducer.state_dict()
-
-    states = World(ranks).run(begin)
-
-    def go_on(comm: Any) -> dict[str, Any]:
-        trace = Trace()
-        reducer = SparseAllreduce(SHAPES, density=0.05, comm=comm, **options)
-        reducer.take_over(states[comm.rank :: comm.size], ranks)
-        for step in range(half, STEPS):
-            trace.add(reducer.step(gradient(comm.rank, step)))
-        trace.add(reducer.residual)
-        return trace.end()
-
-    return World(after).run(go_on)
 
 
 class Model(torch.nn.Module):
@@ -154,59 +134,42 @@ class Model(torch.nn.Module):
         sum((p * part.view(p.shape)).sum() for p, part in pairs).backward()  # type: ignore[union-attr]
 
 
-def optimized(comm: Any, make: Callable[..., torch.optim.Optimizer] = SGD, **options: Any) -> dict[str, Any]:
-    """Take the steps of an optimizer, a flush at the end."""
-    trace, model = Trace(), Model()
+def optimizer_steps(
+    comm: Any,
+    numbers: Iterable[int],
+    trace: Trace,
+    before: Any = None,
+    *,
+    make: Callable[..., torch.optim.Optimizer] = SGD,
+    flush: bool = False,
+    **options: Any,
+) -> tuple[Any, list[Any]]:
+    """Take steps of an optimizer after ``before``, as `reducer_steps` does."""
+    model = Model()
     options = {"bucket_cap_mb": 2e-3} | options
     optimizer = DistributedOptimizer(make(model.parameters()), model.named_parameters(), comm=comm, **options)
-    for step in range(STEPS):
+    if before is not None:
+        model.load_state_dict(before[0][0])
+        optimizer.load_state_dict(before[0][1])
+        optimizer.reduction.take_over([state for *_, state in before[comm.rank :: comm.size]], len(before))
+    for step in numbers:
         optimizer.zero_grad()
         model.backward(gradient(comm.rank, step))
         optimizer.step()
         trace.add(*model.layers)
-    trace.add(*(bucket.reducer.residual for bucket in optimizer.reduction.buckets))
-    optimizer.zero_grad()
-    optimizer.flush()
-    trace.add(*model.layers)
-    return trace.end()
+    state, rest = (model.state_dict(), optimizer.state_dict(), optimizer.reduction.state_dict()), list[Any]()
+    if flush:
+        rest = [bucket.reducer.residual.copy() for bucket in optimizer.reduction.buckets]
+        optimizer.zero_grad()
+        optimizer.flush()
+        rest += model.layers
+    return state, rest
 
 
-def resumed_optimizer(ranks: int, after: int) -> list[dict[str, Any]]:
-    """Take half of an optimizer's steps on ``ranks`` ranks, the other half on ``after``."""
-
-    def make(comm: Any) -> tuple[Model, Any]:
-        model = Model()
-        made = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        return model, DistributedOptimizer(made, model.named_parameters(), comm=comm, bucket_cap_mb=2e-3)
-
-    def steps(comm: Any, model: Model, optimizer: Any, numbers: Iterable[int], trace: Trace) -> None:
-        for step in numbers:
-            optimizer.zero_grad()
-            model.backward(gradient(comm.rank, step))
-            optimizer.step()
-            trace.add(*model.layers)
-
-    def begin(comm: Any) -> Any:
-        model, optimizer = make(comm)
-        steps(comm, model, optimizer, range(STEPS // 2), Trace())
-        return model.state_dict(), optimizer.state_dict(), optimizer.reduction.state_dict()
-
-    saved = World(ranks).run(begin)
-
-    def go_on(comm: Any) -> dict[str, Any]:
-        trace = Trace()
-        model, optimizer = make(comm)
-        model.load_state_dict(saved[0][0])
-        optimizer.load_state_dict(saved[0][1])
-        optimizer.reduction.take_over([state for _, _, state in saved[comm.rank :: comm.size]], ranks)
-        steps(comm, model, optimizer, range(STEPS // 2, STEPS), trace)
-        return trace.end()
-
-    return World(after).run(go_on)
-
-
-def inner_steps(comm: Any, numbers: Iterable[int], trace: Trace, before: Any = None, **options: Any) -> Any:
-    """Take inner steps of DiLoCo after ``before``, the states of as many ranks as are given, and return its state."""
+def local_steps(
+    comm: Any, numbers: Iterable[int], trace: Trace, before: Any = None, *, flush: bool = False, **options: Any
+) -> tuple[Any, list[Any]]:
+    """Take inner steps of DiLoCo after ``before``, as `reducer_steps` does."""
     model = Model()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
@@ -219,29 +182,9 @@ def inner_steps(comm: Any, numbers: Iterable[int], trace: Trace, before: Any = N
             inner.step()
             trace.add(*model.layers)
         state = local.state_dict()
-        local.flush()
-    return state, [parameter.detach() for parameter in model.layers]
-
-
-def local_steps(comm: Any, flush: bool = False, **options: Any) -> dict[str, Any]:
-    """Take the inner steps of DiLoCo."""
-    trace = Trace()
-    _, flushed = inner_steps(comm, range(STEPS), trace, **options)
-    if flush:
-        trace.add(*flushed)
-    return trace.end()
-
-
-def resumed_local_steps(ranks: int, after: int, half: int, **options: Any) -> list[dict[str, Any]]:
-    """Take ``half`` of the inner steps on ``ranks`` ranks, the others and a flush on ``after``."""
-    states = World(ranks).run(lambda comm: inner_steps(comm, range(half), Trace(), **options)[0])
-
-    def go_on(comm: Any) -> dict[str, Any]:
-        trace = Trace()
-        trace.add(*inner_steps(comm, range(half, STEPS), trace, states, **options)[1])
-        return trace.end()
-
-    return World(after).run(go_on)
+        if flush:
+            local.flush()
+    return state, [*model.layers] if flush else []
 
 
 class Handed:
@@ -326,6 +269,30 @@ def on(ranks: int, body: Callable[..., dict[str, Any]], leave: dict[int, int] | 
     return lambda: [found for found in World(ranks, leave=leave).run(partial(body, **options)) if found is not None]
 
 
+def taken(steps: Callable[..., tuple[Any, list[Any]]], comm: Any, **options: Any) -> dict[str, Any]:
+    """Take all steps of one kind, a flush at the end if it is an option."""
+    trace = Trace()
+    trace.add(*steps(comm, range(STEPS), trace, **options)[1])
+    return trace.end()
+
+
+def resumed(steps: Callable[..., Any], ranks: int, after: int, half: int = STEPS // 2, **options: Any) -> Any:
+    """Return what takes ``half`` of the steps on ``ranks`` ranks, the others on ``after``."""
+
+    def run() -> list[dict[str, Any]]:
+        states = World(ranks).run(lambda comm: steps(comm, range(half), Trace(), **options)[0])
+
+        def go_on(comm: Any) -> dict[str, Any]:
+            trace = Trace()
+            trace.add(*steps(comm, range(half, STEPS), trace, states, **options)[1])
+            return trace.end()
+
+        return World(after).run(go_on)
+
+    return run
+
+
+reduced, optimized = (partial(taken, steps, flush=True) for steps in (reducer_steps, optimizer_steps))
 CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     **{f"{name}": on(3, reduced, algorithm=name) for name in sorted(ALGORITHMS)},
     **{
@@ -340,9 +307,9 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "lost rank, oktopk": on(4, survived, {2: 10}, algorithm="oktopk"),
     "lost rank, elect": on(4, survived, {1: 10}, algorithm="elect"),
     "lost rank, gtopk": on(4, survived, {3: 10}, algorithm="gtopk"),
-    "resumed, oktopk": lambda: resumed(3, 3, algorithm="oktopk"),
-    "resumed on two, elect": lambda: resumed(3, 2, algorithm="elect"),
-    "resumed on five, oktopk, dgc": lambda: resumed(3, 5, algorithm="oktopk", feedback="dgc"),
+    "resumed, oktopk": resumed(reducer_steps, 3, 3, algorithm="oktopk"),
+    "resumed on two, elect": resumed(reducer_steps, 3, 2, algorithm="elect"),
+    "resumed on five, oktopk, dgc": resumed(reducer_steps, 3, 5, algorithm="oktopk", feedback="dgc"),
     "optimizer": on(3, optimized),
     "optimizer without overlap": on(3, optimized, overlap=False),
     "optimizer, oktopk, local momentum": on(3, optimized, algorithm="oktopk", density=0.05, momentum="local"),
@@ -351,14 +318,14 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "optimizer, sums": on(3, optimized, op="sum"),
     "optimizer, AdamW": on(3, optimized, make=ADAMW, momentum="arrival"),
     "optimizer, AdamW, second moment": on(3, optimized, make=ADAMW),
-    "optimizer, resumed on two": lambda: resumed_optimizer(3, 2),
+    "optimizer, resumed on two": resumed(optimizer_steps, 3, 2),
     "DiLoCo, three fragments, late, leaky": on(
-        3, local_steps, fragments=3, fragment_sync_delay=1, feedback="leaky", algorithm="topka"
+        3, partial(taken, local_steps), **LATE, feedback="leaky", algorithm="topka"
     ),
-    "DiLoCo, flushed": on(3, local_steps, flush=True),
-    "DiLoCo, resumed on two": lambda: resumed_local_steps(3, 2, 15),
-    "DiLoCo, three fragments, late, resumed on its way": lambda: resumed_local_steps(3, 3, 14, **LATE),
-    "DiLoCo, three fragments, late, resumed on two": lambda: resumed_local_steps(3, 2, 14, **LATE),
+    "DiLoCo, flushed": on(3, partial(taken, local_steps), flush=True),
+    "DiLoCo, resumed on two": resumed(local_steps, 3, 2, flush=True),
+    "DiLoCo, three fragments, late, resumed on its way": resumed(local_steps, 3, 3, 14, flush=True, **LATE),
+    "DiLoCo, three fragments, late, resumed on two": resumed(local_steps, 3, 2, 14, flush=True, **LATE),
     "DDP hook": on(3, hooked),
     "DDP hook, oktopk, dgc": on(3, hooked, algorithm="oktopk", feedback="dgc"),
     "DDP hook, momentum, resumed": on(3, hooked_steps, make=SGD),

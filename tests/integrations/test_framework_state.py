@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import World
-
-torch = pytest.importorskip("torch")
-
-framework_state = pytest.importorskip("sparse_mpi.integrations.framework_state")
-rank_file, restore, save = framework_state.rank_file, framework_state.restore, framework_state.save
+from sparse_mpi.integrations.framework_state import rank_file, restore, save
 
 
 def saved_and_restored(folder, saving: int, restoring: int, lost: int | None = None) -> list:
@@ -28,10 +24,6 @@ def saved_and_restored(folder, saving: int, restoring: int, lost: int | None = N
         return found
 
     return World(restoring).run(read)
-
-
-def test_each_rank_reads_its_own(tmp_path):
-    assert saved_and_restored(tmp_path, 3, 3) == [[{"of": 0}], [{"of": 1}], [{"of": 2}]]
 
 
 @pytest.mark.parametrize(

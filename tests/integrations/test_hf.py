@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
+
+from sparse_mpi.integrations.hf import SparseCallback
 
 from ..launch import launch
 from ..prefork import copied
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
 
 RUNS = ("straight", "resumed", "again")
 
@@ -67,16 +66,12 @@ def begin(callback, **args) -> None:
 )
 def test_a_trainer_without_ddp_is_refused(args, what):
     """Accelerate has neither DeepSpeed nor FSDP on CPUs."""
-    from sparse_mpi.integrations.hf import SparseCallback
-
     ranks = args.get("world_size", 2)
     with pytest.raises(RuntimeError, match=f"got {ranks} processes and {what}; make TrainingArguments without deep"):
         begin(SparseCallback(), **args)
 
 
 def test_one_process_trains_as_ever():
-    from sparse_mpi.integrations.hf import SparseCallback
-
     callback = SparseCallback()
     begin(callback, world_size=1)
     assert callback.state is None

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
+import torch
 
 from ..launch import launch
 from ..prefork import copied
 
-torch = pytest.importorskip("torch")
-
-pytestmark = [
-    pytest.mark.jobs,
-    pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs lightning"),
-]
+pytestmark = pytest.mark.jobs
 RUNS = ("own", "straight", "half", "resumed")
 
 

@@ -21,6 +21,8 @@ class Super(SGD):
         return super().step(closure)
 
 
+SGD([torch.zeros(1, requires_grad=True)], 0.1)  # torch hooks the step of a class when the first of it is made
+
 # Optimizers by name; a class of one's own is a line here, and its name in a program
 MAKE: dict[str, Callable] = {
     "sgd": partial(SGD, lr=0.2),

@@ -28,6 +28,8 @@ from .doors import DOORS, Trainee
 
 ALL, HOOKS = tuple(DOORS), ("ddp", "fsdp")
 CHECKS: dict[str, tuple[tuple[str, ...], Callable]] = {}
+# Of a door, what is done by a rank, and a pattern of what the error says, by mistake
+MISTAKES: dict[str, Callable[[Ground], dict[str, tuple[Callable[[], object], str]]]] = {}
 
 
 class Ground:
@@ -85,12 +87,6 @@ class Ground:
         assert self.rows(np.array([bool(said)])).all(), f"raised on some ranks alone: {said!r}"
         return said
 
-    def names(self, mistakes: Mapping[str, tuple[Callable[[], object], str]]) -> None:
-        """Assert that every rank says of each mistake what goes with it, a regular expression."""
-        for name, (call, words) in mistakes.items():
-            said = self.refused(call)
-            assert re.match(words, said), f"{name}: {said}"
-
 
 def check(doors: tuple[str, ...] = ALL, variants: Mapping[str, dict[str, Any]] | None = None) -> Callable:
     """Have a function be a check of these doors, once for each of the variants: ``only`` these doors, and a program."""
@@ -100,6 +96,7 @@ def check(doors: tuple[str, ...] = ALL, variants: Mapping[str, dict[str, Any]] |
             only = program.get("only", doors)
             more = {name: value for name, value in program.items() if name != "only"}
             name = law.__name__.replace("_", " ") + (variant and f": {variant}")
+            assert name not in CHECKS, name
             CHECKS[name] = tuple(door for door in doors if door in only), partial(law, **more)
         return law
 
@@ -114,11 +111,6 @@ def checks(door: str) -> dict[str, Callable[[Ground], None]]:
 def some(*doors: str, **program: Any) -> dict[str, Any]:
     """Return a variant, of these doors alone."""
     return {"only": doors or ALL, **program}
-
-
-def check_door(ground: Ground, names: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Go through the checks of a door; return what is wrong, by check."""
-    return {name: law(ground) for name, law in checks(ground.door).items() if names is None or name in names}
 
 
 FIRST, SOME = Call("backward", 1), Call("some")
@@ -155,6 +147,7 @@ def nothing_is_lost_and_a_flush_applies_all(ground: Ground, rounds: Any = ((WHOL
         passes = rounds[number % len(rounds)]
         given = given + sum(trainee.gradient(number, call) for call in passes)
         ground.alike(trainee.steps([number], *passes).weights())
+    assert all(p.grad is None or p.grad.dtype == p.dtype for p in trainee.parameters)
     trainee.finish()
     ground.alike(trainee.weights())
     owed = ground.mean(trainee.owed())
@@ -345,13 +338,15 @@ def what_is_not_finite_on_one_rank_is_raised_on_all_before_weights_move(ground: 
 
 
 DIFFERING = {
-    "density": ({"density": 0.2}, "(k=15|density=0.2)"),
-    "algorithm": ({"algorithm": "oktopk"}, "OkTopk"),
-    "an argument that one rank has wrong": ({"density": 1.5}, r"density must be in \(0, 1\], got 1.5"),
+    "density": some(there={"density": 0.2}, says="(k=15|density=0.2)"),
+    "algorithm": some(there={"algorithm": "oktopk"}, says="OkTopk"),
+    "an argument that one rank has wrong": some(there={"density": 1.5}, says=r"density must be in \(0, 1\], got 1.5"),
+    "every": some("local", there={"every": 4}, says="sync_every=4"),
+    "outer optimizer": some("local", there={"outer": "outer"}, says="lr: 0.7"),
 }
 
 
-@check(variants={name: some(there=there, says=says) for name, (there, says) in DIFFERING.items()})
+@check(variants=DIFFERING)
 def a_mistake_of_one_rank_is_raised_on_all(ground: Ground, there: dict[str, Any], says: str) -> None:
     if ground.comm.size == 1:
         return
@@ -394,14 +389,6 @@ def the_mean_is_clipped(ground: Ground) -> None:
     assert norms[0] > 0.1 and norms[1] == norms[0] and 0.03 < norms[2] < 0.07, norms
 
 
-@check(HOOKS)
-def steps_are_dense_at_first(ground: Ground) -> None:
-    trainee = ground(options={"dense_steps": 2})
-    for number in range(4):
-        owed = ground.mean(np.abs(trainee.steps([number]).owed()))
-        assert bool(owed.any()) == (number >= 2)
-
-
 @check(
     ("optimizer", "ddp"),
     {
@@ -430,3 +417,10 @@ def a_scaler_that_is_not_known_is_refused(ground: Ground, **how: Any) -> None:
     scaler.scale(trainee.loss(0)).backward()
     said = ground.refused(lambda: scaler.step(trainee.optimizer), TypeError)
     assert re.search("GradScaler that .* does not know.*(scaler=|bfloat16)", said), said
+
+
+@check(HOOKS)
+def mistakes_are_named_on_every_rank(ground: Ground) -> None:
+    for name, (call, words) in MISTAKES[ground.door](ground).items():
+        said = ground.refused(call)
+        assert re.match(words, said), f"{name}: {said}"

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sparse_mpi.ddp import SparseState, sparse_hook
 
 from .calls import SGD, SMALL, WHOLE, AdamW, Call
-from .check_door import Ground, check, some
+from .check_door import MISTAKES, Ground, check, some
 from .doors import Hooked, Trainee
 from .nets import Net
 
@@ -52,14 +52,6 @@ def it_trains_to_the_bits_of_an_optimizer(ground: Ground, **how: Any) -> None:
     other = ground(door="optimizer", options=EXACT | {"bucket_cap_mb": None}, **how).steps(STEPS)
     ground.alike(hook.weights())
     assert np.array_equal(hook.weights(), other.weights())
-
-
-@check(DDP, TAKEN)
-def closures_change_no_bit(ground: Ground, **how: Any) -> None:
-    straight, closures = ground(**how).steps(STEPS), ground(**how)
-    for number, call in enumerate(CLOSURES):
-        closures.do(number, call)
-    assert np.array_equal(straight.weights(), closures.weights())
 
 
 @check(DDP, {name: some(name=name) for name in ("momentum", "adam")})
@@ -321,9 +313,7 @@ def mistakes(ground: Ground) -> dict[str, tuple[Callable[[], object], str]]:
     }
 
 
-@check(DDP)
-def mistakes_are_named_on_every_rank(ground: Ground) -> None:
-    ground.names(mistakes(ground))
+MISTAKES["ddp"] = mistakes
 
 
 def join(store: Any, rank: int, size: int) -> None:

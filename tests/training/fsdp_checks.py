@@ -17,7 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from sparse_mpi.fsdp import attach
 
 from .calls import SGD, WHOLE
-from .check_door import Ground, check
+from .check_door import MISTAKES, Ground, check
 from .nets import Net
 
 FSDP = ("fsdp",)
@@ -34,14 +34,6 @@ def padding_owes_nothing_and_a_card_carries_what_the_formula_says(ground: Ground
     assert trainee.verbs.comm.traffic.sent == pytest.approx(len(STEPS) * 4 * words, rel=0.1)
     assert 0 < trainee.verbs.report.total < 0.1 * elements
     assert len(set(ground.rows(np.array([elements])).ravel())) == 2  # 101 rows are 51 and 50
-
-
-@check(FSDP)
-def gradients_have_the_type_of_weights_also_where_they_are_reduced_in_bfloat16(ground: Ground) -> None:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    trainee = ground(wrap={"mp_policy": policy}, optimizer="nesterov").steps(STEPS)
-    assert {p.grad.dtype for p in trainee.parameters} == {torch.float32} and trainee.owed().dtype == np.float32
-    ground.alike(trainee.weights())
 
 
 @check(FSDP)
@@ -186,9 +178,7 @@ def mistakes(ground: Ground) -> dict[str, tuple[Callable[[], object], str]]:
     }
 
 
-@check(FSDP)
-def mistakes_are_named_on_every_rank(ground: Ground) -> None:
-    ground.names(mistakes(ground))
+MISTAKES["fsdp"] = mistakes
 
 
 @check(FSDP)

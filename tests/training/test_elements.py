@@ -13,7 +13,7 @@ from torch import nn
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
 
-from .loops import equal, weights
+from .loops import equal, train, weights
 
 pytestmark = pytest.mark.ranks(2, 3)
 
@@ -44,11 +44,7 @@ def by_optimizer(comm, model, **options):
 
 
 def trained(comm, model, optimizer, steps) -> np.ndarray:
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model.loss(comm.rank).backward()
-        optimizer.step()
-    return weights(model)
+    return train(model, optimizer, lambda model, _: model.loss(comm.rank), range(steps))
 
 
 @pytest.mark.parametrize("odd", [torch.float32, torch.bfloat16, torch.float64], ids=str)

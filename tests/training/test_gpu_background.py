@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,6 +19,7 @@ from sparse_mpi.ddp import SparseState, sparse_hook
 
 from ..comm.test_background import Threaded
 from ..kernels.test_gpu import LATE, K, N, bytes_of, device_count, vector
+from . import loops
 from .loops import SMALL, weights, wide_net, wrapped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs CuPy and a CUDA device")]
@@ -82,16 +82,15 @@ def loss_of(model: nn.Module, rank: int, step: int, dtype: torch.dtype = torch.f
 
 def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **options) -> np.ndarray:
     """The weights after a few steps along gradients of a model on the GPU."""
-    model = net(dtype)
-    optimizer = wrapped(model, comm, **options)
-    for step in range(4):
-        optimizer.zero_grad()
+
+    def loss(model: nn.Module, step: int) -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-            loss = loss_of(model, comm.rank, step, dtype)
-        loss.backward()
-        optimizer.step()
+            return loss_of(model, comm.rank, step, dtype)
+
+    model = net(dtype)
+    end = loops.train(model, wrapped(model, comm, **options), loss, range(4))
     assert all(p.grad.is_cuda for p in model.parameters())
-    return weights(model)
+    return end
 
 
 @needs_cuda_torch
@@ -111,17 +110,20 @@ def train(comm, dtype: torch.dtype = torch.float32, autocast: bool = False, **op
 def test_overlap_changes_no_bit(options, stream):
     """Hooks of autograd's thread start what a lane's thread does; the foreground has one thread and stream."""
     with torch.cuda.stream(torch.cuda.Stream() if stream == "own" else torch.cuda.default_stream()):
-        foreground = train(NullComm(2), overlap=False, **options)
-        late, early = (train(Threaded(2), overlap=overlap, **options) for overlap in (False, True))
-        begun = weights(net(options.get("dtype", torch.float32)))
+        check_overlap(options)
+
+
+def check_overlap(options) -> None:
+    foreground = train(NullComm(2), overlap=False, **options)
+    late, early = (train(Threaded(2), overlap=overlap, **options) for overlap in (False, True))
+    begun = weights(net(options.get("dtype", torch.float32)))
     assert np.isfinite(early).all() and not np.array_equal(early, begun)
     assert np.array_equal(foreground, late) and np.array_equal(late, early)
 
 
 @needs_cuda_torch
 def test_ranks_that_share_a_gpu_stay_alike():
-    results = World(3).run(train)
-    assert all(np.array_equal(one, results[0]) for one in results)
+    assert loops.equal(World(3).run(train))
 
 
 @needs_cuda_torch
@@ -146,14 +148,6 @@ def test_a_loss_scaler_skips_an_overflow_and_leaves_no_trace(comm, stream):
     changed = [not np.array_equal(a, b) for a, b in zip(history, history[1:], strict=False)]
     assert changed == [True, True, False, True, True] and scaler.get_scale() == 2.0**9
     assert np.isfinite(history[-1]).all() and all(np.isfinite(bucket["residual"]).all() for bucket in left)
-
-
-@pytest.fixture
-def group(tmp_path):
-    """A process group of this process alone."""
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield dist.group.WORLD
-    dist.destroy_process_group()
 
 
 @needs_cuda_torch
@@ -182,8 +176,4 @@ def trained_by_ddp(group, options: dict | None) -> tuple[np.ndarray, SparseState
         state.check_every = 1
         model.register_comm_hook(state, sparse_hook)
     optimizer = torch.optim.SGD(bare.parameters(), 0.1, momentum=0.9)
-    for step in range(4):
-        optimizer.zero_grad()
-        loss_of(model, 0, step).backward()
-        optimizer.step()
-    return weights(bare), state
+    return loops.train(model, optimizer, lambda model, step: loss_of(model, 0, step), range(4)), state

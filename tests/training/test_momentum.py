@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,11 +14,11 @@ from sparse_mpi.feedback import LeakyFeedback
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.optimizer_rule import fading, matched
 
-from .loops import SMALL, equal, loss_of, own, train, weights, wrapped
-from .loops import wide_net as net
+from .calls import SMALL, WHOLE, Call, Program
+from .doors import DOORS
+from .loops import equal
+from .orders import STEP
 
-SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}
-PLAIN = partial(torch.optim.SGD, momentum=0.9)
 TAKEN, TRAVELS = ["global", "corrected"], "second-moment"
 
 
@@ -225,31 +224,26 @@ def test_nesterov_looks_ahead_by_what_each_bucket_was_given():
     torch.testing.assert_close(weights[0], plain)
 
 
+# What comes behind a step whose gradients are not cleared, or on one rank alone
+AGAIN = {"another pass": (WHOLE, STEP), "another step": (STEP,), "another step that skips": (Call("skip"),)}
+AGAIN["cleared on one rank"] = Call("zero_grad", True, 1), STEP
+
+
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("cap", [25.0, SMALL])
 @pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("how", ["another pass", "another step", "left alone", "another step that skips"])
+@pytest.mark.parametrize("how", AGAIN)
 def test_an_update_with_momentum_is_cleared_before_more_comes(ranks, how, steps, cap):
-    def more(model, optimizer, rank):
-        if "pass" in how:
-            loss_of(model, rank, 9).backward()
-        if how == "left alone" and rank:  # on this rank alone it was cleared
-            optimizer.zero_grad()
-        if "skips" in how:
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        else:
-            optimizer.step()
+    program = Program(optimizer="momentum", density=0.1, options={"bucket_cap_mb": cap})
 
     def body(comm):
-        model = net()
-        optimizer = wrapped(model, comm, make=PLAIN, bucket_cap_mb=cap)
-        train(model, optimizer, own(comm.rank), range(steps))
-        before = weights(model)
+        trainee = DOORS["optimizer"](program, comm).steps(range(steps))
+        before = trainee.weights()
         with pytest.raises((RuntimeError, ValueError), match="must be cleared between a step and the next backward"):
-            more(model, optimizer, comm.rank)
-        assert np.array_equal(weights(model), before)
-        optimizer.zero_grad(set_to_none=False)
-        return train(model, optimizer, own(comm.rank), range(steps, steps + 2))
+            for call in AGAIN[how]:
+                trainee.do(steps, call)
+        assert np.array_equal(trainee.weights(), before)
+        trainee.zero_grad(False)
+        return trainee.steps(range(steps, steps + 2)).weights()
 
     assert equal(ranks.run(body))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
+from itertools import product
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from sparse_mpi.optim import DistributedOptimizer, broadcast_optimizer_state
 from sparse_mpi.training.diloco import DiLoCo
 
-from .loops import adamw, equal, loss_of, nesterov, net, own, plain, train, weights
+from .loops import adamw, equal, loss_of, made, net, own, plain, steps, train, weights
 
 pytestmark = pytest.mark.ranks(2, 3)
 KINDS = {
@@ -157,38 +159,21 @@ def test_a_state_is_broadcast_by_names_where_they_are_known(ranks, way):
         ranks.run(lambda comm, orderly=orderly: body(comm, orderly))
 
 
-class Layers(nn.Module):
-    """Layers of one shape, held in the order of their names, or the other way around."""
-
-    def __init__(self, orderly: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        layers = [("a", nn.Linear(5, 5)), ("b", nn.Linear(5, 5)), ("c", nn.Linear(5, 5))]
-        self.layers = nn.ModuleDict(layers[:: 1 if orderly else -1])
+class ByName(nn.Sequential):
+    """Layers that are held in one order, and called in that of their names."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for name in "abc":
-            x = torch.tanh(self.layers[name](x))
+        for _, layer in sorted(self.named_children()):
+            x = layer(x)
         return x
 
 
-def local_steps(comm, model, numbers, *, inner=adamw, outer=nesterov, **options) -> DiLoCo:
-    optimizer = inner(model.parameters())
-    local = DiLoCo(model, optimizer, outer(model.parameters()), 2, comm=comm, **{"density": 0.4} | options)
-    go_on(comm, model, local, numbers)
-    return local
+def layers(orderly: bool) -> nn.Sequential:
+    return ByName(OrderedDict([*same_widths().named_children()][:: 1 if orderly else -1]))
 
 
-def go_on(comm, model, local, numbers) -> None:
-    for number in numbers:
-        local.inner.zero_grad()
-        x = torch.randn(8, 5, generator=torch.Generator().manual_seed(10 * number + comm.rank))
-        (model(x) - 1).square().mean().backward()
-        local.inner.step()
-
-
-def by_name(model) -> list[float]:
-    return torch.cat([p.detach().flatten() for _, p in sorted(model.named_parameters())]).tolist()
+def replica_of(comm, orderly, **options):
+    return made(comm, 2, model=layers(orderly), **{"density": 0.4} | options)
 
 
 @pytest.mark.parametrize("fragments", [1, 2])
@@ -197,25 +182,29 @@ def test_local_steps_go_by_name(ranks, kind, fragments):
     """Also in states, which the outer optimizer of the first rank is in, and the inner one goes to new ranks."""
 
     def body(comm, orderly):
-        model = Layers(orderly or comm.rank != 1)
-        local = local_steps(comm, model, range(4), outer=KINDS[kind], fragments=fragments)
-        states = [local.state_dict()]
-        go_on(comm, model, local, range(4, 8))
-        again = Layers(orderly or comm.rank == 0)
-        other = local_steps(comm, again, (), outer=KINDS[kind], fragments=fragments)
-        other.take_over(states, comm.size)
-        go_on(comm, again, other, range(4, 8))
-        local.synchronize()
-        other.synchronize()
-        return by_name(model), by_name(again)
+        replica = replica_of(comm, orderly or comm.rank != 1, outer=KINDS[kind], fragments=fragments)
+        steps(replica, comm.rank, range(4))
+        states = [replica.local.state_dict()]
+        steps(replica, comm.rank, range(4, 8))
+        other = replica_of(comm, orderly or comm.rank == 0, outer=KINDS[kind], fragments=fragments)
+        other.local.take_over(states, comm.size)
+        steps(other, comm.rank, range(4, 8))
+        ends = []
+        for model, _, local in (replica, other):
+            local.synchronize()
+            ends.append(torch.cat([p.detach().flatten() for _, p in sorted(model.named_parameters())]).tolist())
+        return ends
 
     results = ranks.run(lambda comm: body(comm, False))
     assert results == [results[0]] * ranks.size and results[0][0] == results[0][1]
     assert results == ranks.run(lambda comm: body(comm, True))
 
 
-@pytest.mark.parametrize("what", ["names", "shapes", "groups"])
-def test_local_steps_of_other_parameters_are_refused_on_all_ranks(ranks, what):
+@pytest.mark.parametrize(
+    ("door", "what"),
+    [*product(["optimizer", "local steps"], ["names", "shapes"]), ("local steps", "groups")],
+)
+def test_other_parameters_are_refused_on_all_ranks(ranks, door, what):
     def body(comm):
         odd = comm.rank == 1
         last = nn.Linear(5, 3 if what == "shapes" and odd else 4)
@@ -223,15 +212,18 @@ def test_local_steps_of_other_parameters_are_refused_on_all_ranks(ranks, what):
         groups = [{"params": layer.parameters()} for layer in model.values()]
         inner = torch.optim.SGD(groups[:: -1 if what == "groups" and odd else 1], 0.1)
         with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
-            DiLoCo(model, inner, plain(model.parameters()), 2, comm=comm)
+            if door == "optimizer":
+                wrap(comm, inner, model.named_parameters())
+            else:
+                DiLoCo(model, inner, plain(model.parameters()), 2, comm=comm)
 
     ranks.run(body)
 
 
 def test_a_state_of_other_fragments_is_refused(ranks):
     def body(comm):
-        states = [local_steps(comm, Layers(orderly), range(2), fragments=2) for orderly in (True, False)]
+        one, other = (replica_of(comm, orderly, fragments=2).local for orderly in (True, False))
         with pytest.raises(ValueError, match=re.escape("state['vectors'] must be of ")):
-            states[0].load_state_dict(states[1].state_dict())
+            one.load_state_dict(other.state_dict())
 
     ranks.run(body)

@@ -111,16 +111,6 @@ def test_a_discriminator_moves_by_its_own_loss_alone(ranks, first):
     assert equal(ranks.run(lambda comm: body(comm, True)) + ranks.run(lambda comm: body(comm, False)))
 
 
-@pytest.mark.ranks(2)
-def test_other_names_are_refused_on_all_ranks(ranks):
-    def body(comm):
-        named = [("a" if comm.rank else "b", nn.Parameter(torch.zeros(4)))]
-        with pytest.raises(ValueError, match="(?s)all ranks must call with the same.*'a'"):
-            DistributedOptimizer(torch.optim.SGD([named[0][1]], lr=1.0), named, comm=comm)
-
-    ranks.run(body)
-
-
 def test_the_optimizer_stays_the_object_that_it_was(ranks):
     """Schedules made before, hooks, broadcasts and files go by it as ever."""
 

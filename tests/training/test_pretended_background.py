@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from sparse_mpi import World
-from sparse_mpi.comm import NullComm
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.bucket import largest_bucket
 
 from ..comm.test_background import Threaded
 from ..fakes import fake_torch
 from ..fakes.fake_device import TORCH_STREAM
+from . import loops
 from . import test_gpu_background as real
 
 OPTIONS = [
@@ -37,11 +37,7 @@ def gpu(device, monkeypatch):
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_overlap_changes_no_bit(gpu, options):
-    foreground = real.train(NullComm(2), overlap=False, **options)
-    late, early = (real.train(Threaded(2), overlap=overlap, **options) for overlap in (False, True))
-    begun = real.weights(real.net(options.get("dtype", torch.float32)))
-    assert np.isfinite(early).all() and not np.array_equal(early, begun)
-    assert np.array_equal(foreground, late) and np.array_equal(late, early)
+    real.check_overlap(options)
     assert not gpu.early and not gpu.races
 
 
@@ -49,8 +45,7 @@ def test_overlap_changes_no_bit(gpu, options):
 @pytest.mark.parametrize("schedule", [None, 1])
 def test_ranks_that_share_a_gpu_stay_alike(gpu, schedule):
     """Hooks are on the one thread that goes through all their passes, and must not wait there for other ranks."""
-    results = World(3, schedule=schedule).run(real.train)
-    assert all(np.array_equal(one, results[0]) for one in results)
+    assert loops.equal(World(3, schedule=schedule).run(real.train))
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -86,12 +81,10 @@ def test_rows_of_embeddings_pass_through_the_host(gpu, overlap):
 def test_a_step_in_a_graph_says_what_to_do(gpu, overlap, clip_norm):
     model = real.net()
     optimizer = real.wrapped(model, Threaded(1), overlap=overlap, clip_norm=clip_norm)
-    for _ in range(3):  # from the third step on, reductions begin in the backward pass
-        optimizer.zero_grad()
-        real.loss_of(model, 0, 0, torch.float32).backward()
-        optimizer.step()
+    # From the third step on, reductions begin in the backward pass
+    loops.train(model, optimizer, lambda model, step: real.loss_of(model, 0, step), range(3))
     optimizer.zero_grad()
-    loss = real.loss_of(model, 0, 0, torch.float32)
+    loss = real.loss_of(model, 0, 0)
     gpu.captured.update({0, TORCH_STREAM})
     with pytest.raises(
         RuntimeError, match="captured into a CUDA graph, it is: .* capture forward and backward passes alone"

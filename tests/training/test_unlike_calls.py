@@ -10,20 +10,16 @@ from typing import Any
 import pytest
 
 from .calls import Call, Program
+from .check_door import UNLIKE
 from .doors import DOORS, Trainee
 
 Does = Callable[[Trainee, dict[str, Any]], Any]
 GROUP = [Call("add_group"), Call("backward", 0)]
 CALLS: dict[str, Does] = {
-    "step": lambda one, state: one.steps([7]),
+    **UNLIKE,
     "synchronize": lambda one, state: one.synchronize(),
-    "flush": lambda one, state: one.verbs.flush(),
     "flush without a step": lambda one, state: one.verbs.flush(step=False),
-    "load_state_dict": lambda one, state: one.verbs.load_state_dict(state),
     "take_over": lambda one, state: one.verbs.take_over([state], one.comm.size),
-    "detach": lambda one, state: (one.verbs.detach(), one.steps([7])),
-    # What the next step does
-    "watch": lambda one, state: (one.verbs.watch(1), one.steps([7])),
     "check_every": lambda one, state: (setattr(one.verbs, "check_every", 1), one.steps([7])),
     "density": lambda one, state: (setattr(one.verbs, "density", 0.5), one.steps([7])),
     "add_param_group": lambda one, state: one.steps([7], *GROUP),

@@ -90,17 +90,6 @@ def watch(make: Make) -> None:
         trainee.verbs.watch(0)
 
 
-@verb
-def residuals(make: Make) -> None:
-    """What this rank owes of each parameter, by name, in host memory."""
-    trainee = make().steps([0])
-    left = trainee.verbs.residuals()
-    assert {name: array.shape for name, array in left.items()} == {
-        name: (parameter.numel(),) for name, parameter in trainee.net.named_parameters()
-    }
-    assert all(type(array) is np.ndarray for array in left.values()) and any(array.any() for array in left.values())
-
-
 def restored(make: Make, load: Callable[[Any, dict[str, Any]], None]) -> None:
     trainee, other = make().steps(range(3)), make()
     load(other.verbs, trainee.verbs.state_dict())
@@ -144,17 +133,6 @@ def detach(make: Make) -> None:
 
 
 @verb
-def flush(make: Make) -> None:
-    """Residuals move the weights, and are 0 then."""
-    trainee = make().steps(range(3))
-    trainee.zero_grad(True)
-    before, owed = trainee.weights(), trainee.owed()
-    trainee.verbs.flush()
-    np.testing.assert_allclose(trainee.weights(), before - trainee.lr * owed, rtol=1e-4, atol=1e-6)
-    assert owed.any() and not trainee.owed().any()
-
-
-@verb
 def flush_without_a_step(make: Make) -> None:
     """They are in ``.grad`` then, and nothing has moved."""
     trainee = make().steps(range(3))
@@ -165,26 +143,6 @@ def flush_without_a_step(make: Make) -> None:
     gradients = torch.cat([local(p.grad).flatten() for group in stepped.param_groups for p in group["params"]])
     np.testing.assert_allclose(gradients, owed * trainee.lr / stepped.param_groups[0]["lr"])
     assert np.array_equal(trainee.weights(), before) and not trainee.owed().any()
-
-
-@verb
-def clip_norm(make: Make) -> None:
-    """The norm that the mean is clipped to, as an argument."""
-    for most in (1e-3, 1e3):
-        trainee = make(clip_norm=most, density=1.0)
-        before = trainee.own_weights()
-        gradient = np.linalg.norm(trainee.gradient(0, WHOLE))
-        moved = np.linalg.norm(before - trainee.steps([0]).own_weights()) / trainee.lr
-        assert moved < 0.5 * gradient if most < 1 else moved == pytest.approx(gradient, rel=1e-4)
-
-
-@verb
-def nonfinite(make: Make) -> None:
-    """ "raise" has every rank raise where a gradient of any is not finite, as an argument."""
-    trainee = make(nonfinite="raise")
-    trainee.net.layers[0].register_forward_hook(lambda module, x, out: out * torch.nan)
-    with pytest.raises(FloatingPointError):
-        trainee.steps([0])
 
 
 @pytest.mark.parametrize(("name", "door"), [(name, door) for name in VERBS for door in DOORS])
