@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import NAdam, Optimizer, RMSprop
+from torch.utils.dlpack import from_dlpack
 
 from sparse_mpi import arrays, kernels
 from sparse_mpi.arrays import Array
@@ -169,7 +170,11 @@ class AdamVector:
         begin_state(parameter, state, group)
         for key in (key for key in own if key in state):
             own[key].copy_(local(state[key]))
-            shown[key] = own[key] if key not in FLAT else sharded_like(parameter, own[key])
+            view = own[key]
+            if key in FLAT and local(parameter) is not parameter:
+                # torch copies no DTensor whose shard begins within its memory
+                view = sharded_like(parameter, from_dlpack(view))
+            shown[key] = view
         state.update(shown)
 
     def _table(
