@@ -13,7 +13,7 @@ from ..prefork import copied
 
 pytestmark = needs_mpi
 DROPPED = """
-import gc, sys, threading
+import gc, os, sys, threading
 import torch
 from mpi4py import MPI
 from sparse_mpi.optim import DistributedOptimizer
@@ -38,10 +38,19 @@ def collect():
         if thread.name == "sparse_mpi progress":
             thread.join(60)
 
+def used():
+    gc.collect()
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd"))
+
+times = int(sys.argv[1])
 optimizer, number = made(), found()
-for _ in range(int(sys.argv[1])):
+for turn in range(times):
     del optimizer
     optimizer = made()
+    if turn == times // 2:
+        half = used()
+assert used()[0] - half[0] < 1 << 21 and used()[1] == half[1], (half, used())
 del optimizer
 collect()
 threads = threading.active_count()

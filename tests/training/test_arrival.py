@@ -56,17 +56,6 @@ def test_adam_by_arrival_makes_up_for_a_wait(kind, options, zeros):
     np.testing.assert_allclose(weight.detach(), reference.detach(), rtol=0.02)
 
 
-def test_what_the_caller_adds_to_gradients_is_stepped_along():
-    weight = torch.zeros(10, requires_grad=True)
-    optimizer = DistributedOptimizer(torch.optim.Adam([weight], lr=0.1), comm=NullComm(), algorithm="topka", k=1)
-    weight.grad = torch.arange(10.0)
-    optimizer.synchronize()
-    weight.grad[2] += 1
-    with optimizer.skip_synchronize():
-        optimizer.step()
-    assert weight.nonzero().flatten().tolist() == [2, 9]
-
-
 def test_adam_by_arrival_goes_on_from_a_checkpoint_of_torch():
     trained = []
     for distributed in (False, True):

@@ -16,12 +16,8 @@ STEPS, SIZE = 6, 1000
 
 
 class Operations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.count = Counter()
-
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        self.count[function] += 1
+        vars(self).setdefault("count", Counter())[function] += 1
         return function(*arguments, **options or {})
 
 
@@ -46,15 +42,14 @@ def operations(tensors, make, **options):
 
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True)  # its own step too
-ADAM = partial(torch.optim.Adam, weight_decay=0.1)
 KINDS = {
     "AdamW": (torch.optim.AdamW, {}),
-    "Adam by arrival": (ADAM, {"momentum": "arrival", "algorithm": "oktopk"}),
+    "Adam by arrival": (partial(torch.optim.Adam, weight_decay=0.1), {"momentum": "arrival", "algorithm": "oktopk"}),
     "NAdam": (torch.optim.NAdam, {}),
     "RMSprop": (torch.optim.RMSprop, {}),
     "SGD": (SGD, {"algorithm": "oktopk"}),
     "Nesterov": (partial(SGD, nesterov=True), {}),
-    "clipped, in half precision": (torch.optim.AdamW, {"clip_norm": 1.0, "overlap": False}),
+    "clipped": (torch.optim.AdamW, {"clip_norm": 1.0, "overlap": False}),
 }
 
 
