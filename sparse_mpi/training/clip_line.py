@@ -1,4 +1,4 @@
-"""A user's `clip_grad_norm_` between the reduction and Adam's step: `ClipLine`."""
+"""A user's ``clip_grad_norm_`` between the reduction and Adam's step: `ClipLine`."""
 
 from __future__ import annotations
 
