@@ -31,7 +31,7 @@ OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block
     | comm\.(job\.call_log\.Watched | streams\.(Branch | Marks) | background\.Span)
     | collectives\.messages\.Format
     | training\.(fsdp_units\.Unit | optimizer_rule\.Rule | buckets?\.Buckets?)
-    | training\.named_gradients\.NamedGradients
+    | training\.(door\.ReplicatedState | named_gradients\.NamedGradients)
     | reduction\.(engine\.Absence | second_moment\.SecondMoment | settings\.Settings)
     | monitor\.watch\.(Watch | Quality) )"""
 nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
