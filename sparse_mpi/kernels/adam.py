@@ -1,4 +1,4 @@
-"""Adam for entries that arrive late, by whole-array functions; docs/explanation/momentum.md has the formulas.
+"""Adam for entries that arrive late, by whole-array functions; training/adam_steps.py explains them.
 
 A table has a row of numbers for each tensor of a vector, in the columns below.
 """
@@ -41,7 +41,7 @@ def adam(
     update: Array,
 ) -> Array | None:
     rest, squares, last = state
-    dense = seconds if seconds is None or len(seconds) == len(gradient) else _dense(gradient, arrived, seconds)
+    dense = seconds if seconds is None or len(seconds) == len(gradient) else spread(gradient, arrived, seconds)
     at = entries(gradient, arrived)
     owners = np.searchsorted(ends, at, side="right")
     moves = table[owners, MOVES] > 0
@@ -96,7 +96,8 @@ def power_of(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     return result
 
 
-def _dense(gradient: Array, arrived: Array | None, seconds: Array) -> Array:
+def spread(gradient: Array, arrived: Array | None, seconds: Array) -> Array:
+    """Return ``seconds`` ``(m,)`` at the ``arrived`` entries of a vector as long as ``gradient``, and 0 elsewhere."""
     dense = np.zeros_like(gradient)
     dense[arrived] = seconds
     return dense

@@ -22,7 +22,7 @@ from sparse_mpi.training.named_gradients import GradientVector
 from sparse_mpi.training.parameters import local, sharded_like
 
 FLAT = ("exp_avg", "exp_avg_sq", ARRIVED)  # keys of an optimizer's state that are views of flat vectors
-ROUNDINGS = 4  # of a gradient that is multiplied by a factor, at most
+ROUNDINGS = 4  # most roundings of a gradient that is multiplied by a factor
 
 
 class AdamVector:
@@ -52,7 +52,8 @@ class AdamVector:
             for own, number in zip(self._views, torch.from_numpy(row).unbind(), strict=True):
                 own[name] = number
         self._moving: dict[int, Tensor] = {}  # parameters with a gradient in this step, by number
-        self._shown: list[State] = [{} for _ in vector.parameters]  # of these, what the optimizer's state has
+        self._gradient: Tensor | None = None  # their gradients as one vector, in a step
+        self._shown: list[State] = [{} for _ in vector.parameters]  # views that the optimizer's state has
         # Memory of a step, 0 between steps
         self._update = first.new_zeros(layout.size, dtype=torch.promote_types(first.dtype, torch.float32))
         self._updates = vector.split(self._update)
@@ -66,6 +67,7 @@ class AdamVector:
         self._moving = {number: p for number, p in pairs if p.grad is not None and p in groups}
         for number, parameter in self._moving.items() if self._views else ():
             self._adopt(number, parameter, optimizer.state[parameter], groups[parameter])
+        self._gradient = self._gathered() if self._moving else None
 
     @property
     def moves(self) -> bool:
@@ -95,10 +97,10 @@ class AdamVector:
 
     def factor(self, divisor: float) -> float | None:
         """Return the factor by which all gradients of the step were multiplied behind the reduction; None: by none."""
-        total = self._vector.total
-        if total is None or len(self._moving) < len(self._vector.parameters):
+        total, now = self._vector.total, self._gradient
+        if total is None or now is None or len(self._moving) < len(self._vector.parameters):
             return None
-        now, was = self._gradient(), total.values if isinstance(total, SparseVector) else total
+        was = total.values if isinstance(total, SparseVector) else total
         if isinstance(total, SparseVector):
             now = now.index_select(0, total.indices.long())
         was = (was / divisor).to(now.dtype)
@@ -131,8 +133,8 @@ class AdamVector:
             The parameters and their gradients. ``.grad`` becomes None, so that the optimizer's own step skips them.
         """
         vector, moment, moving = self._vector, self._vector.reducer.second_moment, self._moving
-        vector.total = None
-        if not moving:
+        gradient, self._gradient, vector.total = self._gradient, None, None
+        if gradient is None:
             return []
         members: dict[int, tuple[State, list[int]]] = {}  # groups and the numbers of their parameters
         for number, parameter in moving.items():
@@ -144,13 +146,13 @@ class AdamVector:
         for group, numbers in members.values():
             if not group["weight_decay"]:
                 continue
-            if decoupled(optimizer, group):  # of all weights
+            if decoupled(optimizer, group):  # all weights decay
                 weights = [local(moving[number]) for number in numbers]
                 torch._foreach_mul_(weights, 1 - float(group["lr"]) * group["weight_decay"])
             else:  # part of each gradient of the wait
                 table[numbers, adam.DECAY] = group["weight_decay"]
                 coupled = True
-        written = self._run(self._gradient(), table, coupled, moment, divisor, flushed)
+        written = self._run(gradient, table, coupled, moment, divisor, flushed)
         changes = self._updates
         if self._update.dtype != local(vector.parameters[0]).dtype:
             changes = vector.split(self._update.to(local(vector.parameters[0]).dtype))
@@ -201,7 +203,7 @@ class AdamVector:
             else:
                 columns[adam.BETA1], beta2 = map(float, group["betas"])
                 columns |= {adam.BETA2: beta2, adam.BIAS: 1 - beta2**steps}
-            if self._kind == adam.NADAM:  # whose betas rise to beta1
+            if self._kind == adam.NADAM:  # betas rise to beta1
                 fall = 0.96 ** group["momentum_decay"]
                 for column, at in ((adam.NOW, steps), (adam.NEXT, steps + 1)):
                     columns[column] = columns[adam.BETA1] * (1 - 0.5 * fall**at)
@@ -211,7 +213,7 @@ class AdamVector:
                 table[numbers, column] = values
         return table
 
-    def _gradient(self) -> Tensor:
+    def _gathered(self) -> Tensor:
         """Return the gradients as one vector ``(n,)``: the one in which they lie, or a copy."""
         gradients = {number: local(parameter.grad) for number, parameter in self._moving.items()}  # type: ignore[arg-type]
         if len(gradients) == len(self._ends) and (whole := one_behind_another(list(gradients.values()))) is not None:
@@ -277,9 +279,7 @@ class AdamVector:
         values = arrays.like(sums.values / divisor**2, like).astype(like.dtype, copy=False)
         if arrived is not None and not flushed:
             return values
-        dense = arrays.namespace(like).zeros_like(like)
-        dense[arrays.like(sums.indices, like)] = values
-        return dense
+        return SparseVector(arrays.like(sums.indices, like), values, len(like)).to_dense()
 
 
 def one_behind_another(parts: Sequence[Tensor]) -> Tensor | None:

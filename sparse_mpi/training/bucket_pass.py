@@ -107,13 +107,8 @@ class BucketPass:
         self._begun = 0
 
     def abandon(self) -> None:
-        """Withdraw all reductions under way, and forget what has come."""
+        """Withdraw all reductions that are still under way, and forget what has come."""
         self.withdraw()
-        self._arrivals.forget()
-
-    def _forget(self) -> None:
-        self.reductions.end()
-        self._begun = 0
         self._arrivals.forget()
 
     def arrive(self, parameter: Tensor, options: Mapping[str, Any]) -> None:
@@ -193,7 +188,7 @@ class BucketPass:
             factor = self._begin_rest(buckets, scale, options)
             refused = self.reductions.refused(self._tables.refusal())
         if refused is not None:  # a gradient of some rank is not finite: all become NaN
-            self._forget()
+            self.abandon()
             self._tables.fail()
             for bucket in buckets:
                 bucket.fail()
@@ -203,7 +198,7 @@ class BucketPass:
         try:
             self.totals = self.reductions.write(lambda vector: self.divisor(vector) / scale)
         finally:
-            self._forget()
+            self.abandon()
             self._tables.finish(factor)
         self._gradients.flushed = False
         return self.totals

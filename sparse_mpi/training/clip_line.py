@@ -16,7 +16,7 @@ ALIKE = 1e-5  # relative difference up to which factors are one
 MOVED = 1e-3  # relative difference from which on norms have changed, and up to which limits are one
 FOUND = (
     "sparse_mpi: gradients are clipped to %.4g behind their reduction, which would cut entries that arrive late, and "
-    "not their second moments: that is taken back, and they are clipped before the selection, as by clip_norm="
+    "not their second moments: that is taken back, and they are clipped before the selection, as clip_norm= does"
 )
 NONE = (
     "sparse_mpi: gradients are scaled behind their reduction, and not clipped to %.4g: they are not before it, either"
@@ -57,12 +57,13 @@ class ClipLine:
         found = [own.factor(divisor) for own in vectors if own.moves]
         factors = [one for one in found if one is not None]
         mixed = len(factors) < len(found) or max(factors, default=0.0) > min(factors, default=0.0) * (1 + ALIKE)
-        # Here: squared norm of the sum, whether there is no one factor, and if so the factor and that it is one
-        numbers = np.array([0.0, mixed, min(factors, default=0.0), bool(factors)])
-        if self._looks:
-            numbers[0] = sum(own.square for own in vectors)
-            numbers = numbers if self._over_shards is None else self._over_shards(numbers)
-        square, mixed, total, count = numbers.tolist()
+        # Here: whether there is no one factor, and if so the factor and that it is one; squared norm of the sum
+        numbers = np.array([mixed, min(factors, default=0.0), bool(factors), 0.0])
+        if self._looks and (self._over_shards is not None or 0 < numbers[1] < 1 - ALIKE):
+            numbers[3] = sum(own.square for own in vectors)
+        if self._looks and self._over_shards is not None:
+            numbers = self._over_shards(numbers)
+        mixed, total, count, square = numbers.tolist()
         factor = total / count if count and not mixed else 1.0
         if not 0 < factor < 1 - ALIKE:
             return 1.0, 1.0

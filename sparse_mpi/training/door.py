@@ -20,6 +20,7 @@ from sparse_mpi.comm.consistency import check_consistency, same_on_all_ranks, te
 from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.monitor.watch import Quality
 from sparse_mpi.reduction.form import WHOLE
+from sparse_mpi.reduction.snapshot import steps_in
 from sparse_mpi.training.clip_line import ClipLine
 from sparse_mpi.training.named_gradients import NamedGradients, names_in
 from sparse_mpi.training.optimizer_rule import Rule
@@ -270,8 +271,7 @@ class Door:
 
 def _counted(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of steps in a ``state``, and the norm of a clip that was recognised, or raise ValueError."""
-    steps, limit = state.get("steps", 0), state.get("clip_norm")  # the optimizer's of 0.4.0 have none
-    check_whole("state['steps']", steps, 0, "steps", WHOLE)
+    steps, limit = steps_in([state])[0], state.get("clip_norm")
     if limit is not None:
         check_range("state['clip_norm']", limit, "(0, inf)", WHOLE)
-    return {"steps": int(steps), "clip_norm": limit}
+    return {"steps": steps, "clip_norm": limit}

@@ -98,7 +98,7 @@ class GradientVector:
         self.names, self.parameters, self.reducer = tuple(parameters), list(parameters.values()), reducer
         self.handle: Handle[Any] | None = None
         self.arrived: Tensor | None = None  # indices of the entries of the last sum; None: all
-        self.total: Total | None = None  # the last sum, until a step is taken along it
+        self.total: Total | None = None  # last sum, until a step along it, where second moments travel
         self.late = False  # the last sum was sparse
         self.used = False  # there was a step, or a state was loaded
         self._updates: dict[Tensor, tuple[ref[Tensor], int]] = {}  # gradients behind a step, and their versions
@@ -131,7 +131,8 @@ class GradientVector:
         if handle is None:
             raise RuntimeError("wait must follow start or start_flush")
         total = handle.wait() if flushed else handle.wait()()
-        self.late, self.total = isinstance(total, SparseVector), None if flushed else total
+        self.late = isinstance(total, SparseVector)
+        self.total = None if flushed or self.reducer.second_moment is None else total
         self.arrived = torch.empty(0, dtype=torch.long) if flushed else None
         # Where every entry was to be sent, zeros have arrived as well
         if isinstance(total, SparseVector) and not self.reducer.whole:

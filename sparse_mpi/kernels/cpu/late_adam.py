@@ -23,6 +23,7 @@ from sparse_mpi.kernels.adam import (
     SIGN,
     STEP,
     entries,
+    spread,
 )
 from sparse_mpi.kernels.cpu.counts import count
 from sparse_mpi.kernels.cpu.first_use import compiled
@@ -47,9 +48,7 @@ def adam(
     if arrived is not None and count(gradient, ONE)[0] > np.count_nonzero(gradient[arrived]):
         at = entries(gradient, arrived)
         if seconds is not None and len(seconds) < len(gradient):
-            dense = np.zeros_like(gradient)
-            dense[arrived] = seconds
-            seconds = dense
+            seconds = spread(gradient, arrived, seconds)
     given = gradient, at, none if seconds is None else seconds, *state, none if weights is None else weights
     size = len(gradient) if arrived is None else len(at)
     threads.each(
