@@ -23,6 +23,7 @@ from .fake_device import DEVICE, SelectedDevice, TorchStream
 T = torch.Tensor
 PLAIN_TO = T.to
 WAITING = {T.item, T.tolist, T.__bool__, T.__int__, T.__float__, T.__index__, T.nonzero, torch.nonzero, T.masked_select}
+WAITING |= {T.equal, torch.equal}
 CROSSING = {T.copy_, T.__getitem__, T.__setitem__, torch._C.TensorBase.__getitem__, torch._C.TensorBase.__setitem__}
 # Functions of sequences, whose lengths are on the host
 ASKED: list[int] = []  # bytes that were fetched, one entry for each time that torch made the host wait
