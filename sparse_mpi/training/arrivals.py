@@ -58,20 +58,21 @@ class Arrivals:
         self.open = False
         self._hooks.remove()
 
-    def count(self, parameter: Tensor) -> None:
-        """Take note of a gradient."""
+    def count(self, parameter: Tensor) -> bool:
+        """Take note of a gradient; return True if it is the last one before the step."""
         self.came[parameter] += 1
         self._unstepped.arrived(parameter)
+        return self.came[parameter] == self._passes
 
     @property
     def may_begin(self) -> bool:
         """Return True if reductions may begin now, on this thread."""
         return self.early and not (self.looks or self.grown) and (self._thread is None or self._thread == get_ident())
 
-    def complete(self, parameters: Iterable[Tensor]) -> bool:
-        """Return True if the last gradients of all ``parameters`` have come."""
+    def complete(self, bucket: Bucket) -> bool:
+        """Return True if the last gradients of a ``bucket`` have come."""
         # A parameter that was frozen meanwhile gets no gradient any more
-        return all(self.came[p] == self._passes or not p.requires_grad for p in parameters)
+        return all(self.came[p] == self._passes or not p.requires_grad for p in bucket.parameters)
 
     def changed(self, buckets: Sequence[Bucket]) -> bool:
         """Return True if gradients have changed since they came; asked once, in each step that looks at them."""

@@ -94,6 +94,12 @@ class Bucket:
     def _views(self) -> dict[Tensor, Tensor]:
         return dict(zip(self.parameters, self.vector.split(self.flat), strict=True))
 
+    @cached_property
+    def _apart(self) -> dict[Tensor, Tensor]:
+        # A view has the count of changes of the whole, its data has one of its own
+        views = self.vector.split(torch.zeros_like(self.flat))
+        return {parameter: view.data for parameter, view in zip(self.parameters, views, strict=True)}
+
     @property
     def finite(self) -> bool:
         """Return True if the collected gradients are finite."""
@@ -107,7 +113,6 @@ class Bucket:
         Of a large one a sample of runs of entries is looked at, another one in each step, unless torch has counted a
         change: what ``.data`` or NumPy changes in a single run shows with odds of 1 to 31, and in 64 kB for sure.
         """
-        moved: list[Tensor] = []
         now: list[Tensor] = []
         taken: list[Tensor] = []
         for parameter, view in self._views.items() if self._taken else ():
@@ -120,12 +125,11 @@ class Bucket:
                 now.append(gradient.to_dense() if gradient.is_sparse else gradient)
                 taken.append(view)
             else:
-                pairs = zip(self._sample(gradient), self._sample(view), strict=True)
-                moved += [(a != b).any() for a, b in pairs]
-        if now:
-            differences = torch._foreach_sub(now, taken)
-            moved.append(torch.stack(torch._foreach_norm(differences, torch.inf)).any())
-        return bool(moved and torch.stack(moved).any())
+                now += self._sample(gradient)
+                taken += self._sample(view)
+        if not now:
+            return False
+        return bool(torch.stack(torch._foreach_norm(torch._foreach_sub(now, taken), torch.inf)).any())
 
     @property
     def touched(self) -> bool:
@@ -141,11 +145,11 @@ class Bucket:
         taken, count = self._taken.get(parameter, (None, 0))
         return gradient is taken and not gradient.is_sparse and gradient._version == count
 
-    def _sample(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one run of ``x`` out of `EVERY`, and the rest at its end."""
+    def _sample(self, x: Tensor) -> list[Tensor]:
+        """Return one run of ``x`` out of `EVERY`, and the rest at its end, if any."""
         flat = x.reshape(-1)
         whole = len(flat) // LARGE * LARGE
-        return flat[:whole].view(-1, EVERY, RUN)[:, self._turn], flat[whole:]
+        return [flat[:whole].view(-1, EVERY, RUN)[:, self._turn], *([flat[whole:]] if whole < len(flat) else [])]
 
     @torch.no_grad()
     def take(self, parameters: Collection[Tensor], apart: bool = False) -> None:
@@ -155,19 +159,25 @@ class Bucket:
         """
         into: list[Tensor] = []
         copied: list[Tensor] = []
+        taken: list[tuple[Tensor, Tensor]] = []
         for parameter in parameters:
             view, gradient = self._views[parameter], parameter.grad if parameter.requires_grad else None
             if gradient is None or (apart and self._known(parameter, gradient)):
                 continue
-            if gradient is not view:
-                into.append(view)
-                copied.append(gradient.to_dense() if gradient.is_sparse else gradient)
-            # A single copy is enough: the other memory is freed
-            parameter.grad = own = view if not apart else view.clone() if gradient is view else gradient
+            own = view
             if apart:
-                self._taken[parameter] = own, 0 if own.is_sparse else own._version
+                # In host memory autograd's is freed, and is at hand for the next gradient: new pages cost a step more
+                stays = gradient.is_sparse or (gradient.is_cuda and gradient is not view)
+                own = gradient if stays else self._apart[parameter]
+                taken.append((parameter, own))
+            for place in {view, own} - {gradient}:
+                into.append(place)
+                copied.append(gradient.to_dense() if gradient.is_sparse else gradient)
+            parameter.grad = own
         if copied:
             torch._foreach_copy_(into, copied)
+        for parameter, own in taken:
+            self._taken[parameter] = own, 0 if own.is_sparse else own._version
 
     def gather(self, scale: float = 1.0, apart: bool = False) -> None:
         """Take all gradients as they are now, see `take`, divided by a loss ``scale``; None is zero."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from sparse_mpi.comm import Comm
 from sparse_mpi.reduction.clipping import factor_of
 from sparse_mpi.training.arrivals import Arrivals
-from sparse_mpi.training.bucket import Bucket
+from sparse_mpi.training.bucket import LARGE, Bucket
 from sparse_mpi.training.buckets import Buckets
 from sparse_mpi.training.grammar import LEFT
 from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Total
@@ -113,22 +113,21 @@ class BucketPass:
 
     def arrive(self, parameter: Tensor, options: Mapping[str, Any]) -> None:
         """Start all complete buckets, behind the hook that has ``parameter.grad`` of this pass."""
-        self._arrivals.count(parameter)
+        last = self._arrivals.count(parameter)
         bucket = self._bucketing.of(parameter)
         if bucket is None:  # a table
             return
         self._arrivals.grown |= bucket.vector.left([parameter], 1)
+        early = bucket is not self._bucketing.all[-1] and self._bucketing.settled(bucket)
         if self._arrivals.looks:
-            others = self._bucketing.all[:-1]  # the last one begins in the step anyway
-            if self._complete(bucket) and bucket in others and self._bucketing.settled(bucket):
+            if early and self._arrivals.complete(bucket):
                 bucket.take(bucket.parameters, apart=True)
         elif self.totals is None and self._arrivals.may_begin:
+            if early and last and parameter.numel() >= LARGE:
+                bucket.take([parameter], apart=True)
             # In the order of the buckets, which is the same on all ranks: a complete one waits for all before it
-            self.begin_settled(options, self._complete, apart=True)
+            self.begin_settled(options, self._arrivals.complete, apart=True)
             self._begun = len(self.reductions.begun)
-
-    def _complete(self, bucket: Bucket) -> bool:
-        return self._arrivals.complete(bucket.parameters)
 
     def begin_settled(
         self,

@@ -59,8 +59,9 @@ def test_a_change_behind_torch_is_found_by_its_bits_with_these_odds(where, odds)
     found = []
     for change in (lambda x: x.numpy().__setitem__(where, 2.0), lambda x: x[where].mul_(2.0), lambda x: None):
         for _ in range(EVERY):
-            weight.grad = torch.ones_like(weight)
+            gradient = weight.grad = torch.ones_like(weight)
             bucket.gather(apart=True)
+            assert weight.grad is not gradient  # whose memory the next one has, without new pages
             change(weight.grad)
             found.append(bucket.changed)
     assert [sum(found[at : at + EVERY]) for at in (0, EVERY, 2 * EVERY)] == [odds, EVERY, 0]
