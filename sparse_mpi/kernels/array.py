@@ -28,12 +28,14 @@ from sparse_mpi.kernels.levels import (
     from_ballots,
     from_int8,
     from_levels,
+    from_log4,
     hashed,
     rounded_up,
     to_ballots,
     to_int2,
     to_int4,
     to_int8,
+    to_log4,
 )
 
 FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly

@@ -338,6 +338,12 @@ class Kernels(Protocol):
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
         """Return the rounded values ``(n,)`` float32 of `to_int4` (``bits`` 4) or `to_int2` (2); else NaN."""
 
+    def to_log4(self, x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+        """Quantise ``x`` ``(n,)`` float32, not negative, to powers of 4, with codes and scales as of `to_int4`."""
+
+    def from_log4(self, codes: Array, scales: Array, edges: np.ndarray) -> Array:
+        """Return the rounded values ``(n,)`` float32 of `to_log4`; what was not finite is Inf."""
+
     def deal(
         self, indices: Array, values: Array, chosen: Array, size: int, ranks: int
     ) -> tuple[Array, Array, np.ndarray]:

@@ -19,6 +19,7 @@ LEVEL = 1 << SHIFT
 NOT_FINITE = 7  # the level of NaN and Inf
 INF_BITS = 0x7F800000
 LARGEST_SHORT = np.uint32(0x7C010000)  # likewise of bfloat16, as bits
+EXPONENTS = 255  # of float32, the last of which is that of Inf and NaN
 TOP = np.uint32(0x7F7FFF00)  # the largest magnitude of a word
 SHARE = np.uint32(0xFF)  # the bits of a word that hold the smaller magnitude
 DRAWS = np.float32(1 << 24)  # values that 24 hash bits have, and the parts in which `to_int2` adds up magnitudes
@@ -134,6 +135,32 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
     magnitudes = low[of] + (own % half).astype(np.float32) * step[of]
     values = np.where(own < half, magnitudes, -magnitudes)
     return np.where((own == half) & (low[of] == 0), np.float32(np.nan), values)
+
+
+def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    # The exponent e of float32 tells that a number is in [2^e, 2^(e + 1)); 2^e stands for it and for half of it
+    of, places = numbered_blocks(edges)
+    rows = np.zeros((len(edges) - 1, SCALED), np.int32)
+    rows[of, places] = x.view(np.uint32) >> np.uint32(23)
+    # A scale with its sign bit tells that the last level is Inf in its block
+    infinite = rows == EXPONENTS
+    rows[infinite] = 0
+    top, has_inf = rows.max(axis=1), infinite.any(axis=1)
+    levels = np.minimum((top[:, None] - rows) // 2, 15 - has_inf[:, None]).astype(np.uint8)
+    levels[infinite] = 15
+    pairs = levels[:, 0::2] | levels[:, 1::2] << np.uint8(4)
+    kept = np.arange(SCALED // 2) < np.diff(code_places(edges, 4))[:, None]
+    scales = (top + (EXPONENTS + 1) * has_inf).astype(np.uint32) << np.uint32(23)
+    return pairs[kept], scales.view(np.float32)
+
+
+def from_log4(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    of, places = numbered_blocks(edges)
+    levels = codes[code_places(edges, 4)[of] + places // 2] >> (places % 2 * 4).astype(np.uint8) & np.uint8(15)
+    top = (scales.view(np.uint32) >> np.uint32(23)).astype(np.int32)[of]
+    exponents = np.maximum((top & EXPONENTS) - 2 * levels.astype(np.int32), 0)
+    exponents[(top > EXPONENTS) & (levels == 15)] = EXPONENTS
+    return (exponents.astype(np.uint32) << np.uint32(23)).view(np.float32)
 
 
 def _spaced(words: Array, steps: int) -> tuple[Array, Array]:

@@ -198,7 +198,6 @@ class Bucket:
 
     @torch.no_grad()
     def write(self, total: Total, divisor: float) -> None:
-        """Set ``.grad`` of the parameters to ``total / divisor``."""
         self._taken.clear()
         write_mean(total, divisor, self.flat)
         # Skipped are parameters without a gradient on any rank
@@ -206,7 +205,6 @@ class Bucket:
 
     @torch.no_grad()
     def fail(self) -> None:
-        """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
         self._taken.clear()
         self.flat.fill_(torch.nan)
         self._hand_back(())

@@ -14,12 +14,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, is_device, like, namespace, widened
-from sparse_mpi.kernels.base import SCALED, code_places
-from sparse_mpi.kernels.levels import numbered_blocks
+from sparse_mpi.arrays import Array, is_device, namespace, widened
+from sparse_mpi.kernels.base import SCALED
 from sparse_mpi.sparse import SparseVector
-
-EXPONENTS = 255  # of float32, the last of which is that of Inf and NaN
 
 
 @runtime_checkable
@@ -181,41 +178,18 @@ class Log4(_Rounded):
     """A power of 4 at or below the largest of 128 neighbours, in four bits: for numbers that are not negative.
 
     A number is half to twice its decoded value, down to 2^-30 of the largest, to which smaller ones are raised; 2^-28
-    where a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. It is meant for second moments, whose
-    order of magnitude is enough: rounding errors are lost.
+    where a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. For second moments: errors are lost.
     """
 
     together: ClassVar[int] = 2
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        xp = namespace(vector.values)
         with np.errstate(over="ignore"):
-            values = xp.ascontiguousarray(vector.values, np.float32)
-        # The exponent e of float32 tells that a number is in [2^e, 2^(e + 1)); 2^e stands for it and for half of it
-        exponents = (values.view(np.uint32) >> np.uint32(23)).astype(np.int32)
-        of, places = (like(numbers, values) for numbers in numbered_blocks(edges))
-        rows = xp.zeros((len(edges) - 1, SCALED), np.int32)
-        rows[of, places] = exponents
-        # A negative scale tells that the last level is Inf in its block
-        infinite = rows == EXPONENTS
-        rows[infinite] = 0
-        top, has_inf = rows.max(axis=1), infinite.any(axis=1)
-        levels = xp.minimum((top[:, None] - rows) // 2, 15 - has_inf[:, None]).astype(np.uint8)
-        levels[infinite] = 15
-        pairs = levels[:, 0::2] | levels[:, 1::2] << np.uint8(4)
-        kept = np.arange(SCALED // 2) < np.diff(code_places(edges, 4))[:, None]
-        scales = (top + (EXPONENTS + 1) * has_inf).astype(np.uint32) << np.uint32(23)
-        return pairs[like(kept, values)], scales.view(np.float32)
+            values = namespace(vector.values).ascontiguousarray(vector.values, np.float32)
+        return kernels.of(values).to_log4(values, edges)
 
-    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
-        xp = namespace(codes)
-        of, places = numbered_blocks(edges)
-        shifts = like((places % 2 * 4).astype(np.uint8), codes)
-        levels = codes[like(code_places(edges, 4)[of] + places // 2, codes)] >> shifts & np.uint8(15)
-        top = (scales.view(np.uint32) >> np.uint32(23)).astype(np.int32)[like(of, codes)]
-        exponents = xp.maximum((top & EXPONENTS) - 2 * levels.astype(np.int32), 0)
-        exponents[(top > EXPONENTS) & (levels == 15)] = EXPONENTS
-        return (exponents.astype(np.uint32) << np.uint32(23)).view(np.float32).astype(dtype, copy=False)
+    def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: Any) -> Array:
+        return kernels.of(codes).from_log4(codes, scales, edges).astype(dtype, copy=False)
 
 
 def single(values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Values in four and in two bits: every kernel set has the bits of the whole-array one, and rounding is as promised."""
+"""Values in four and two bits, and powers of 4: every kernel set has the bits of the whole-array one; errors are small."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value
 
 
 def quantised(kernels, x, edges, bits):
+    if bits == "log4":
+        return kernels.to_log4(abs(x), edges)
     indices = put(kernels, np.arange(len(x), dtype=np.int32) * 3)
     return kernels.to_int4(x, indices, edges) if bits == 4 else kernels.to_int2(x, edges)
+
+
+def restored(kernels, codes, scales, edges, bits):
+    return [
+        kernels.from_log4(codes, scales, edges) if bits == "log4" else kernels.from_levels(codes, scales, edges, bits)
+    ]
 
 
 def edges_of(n, rng):
@@ -36,13 +44,13 @@ def cases():
 
 
 @pytest.mark.thin(1)
-@pytest.mark.parametrize("bits", [4, 2])
+@pytest.mark.parametrize("bits", [4, 2, "log4"])
 def test_every_set_of_kernels_has_the_same_bits(passes, bits):
     for x, edges in ((flushed(x), edges) for x, edges in cases()):
         expected = quantised(array, x, edges, bits)
         found = quantised(passes, put(passes, x), edges, bits)
         assert same(found, expected)
-        assert same([passes.from_levels(*found, edges, bits)], [array.from_levels(*expected, edges, bits)])
+        assert same(restored(passes, *found, edges, bits), restored(array, *expected, edges, bits))
 
 
 @pytest.mark.parametrize("bits", [4, 2])

@@ -43,6 +43,7 @@ from sparse_mpi.kernels.cpu.rounding import (
     from_ballots,
     from_int8,
     from_levels,
+    from_log4,
     subtract_dense,
     to_ballots,
     to_bfloat16,
@@ -50,5 +51,6 @@ from sparse_mpi.kernels.cpu.rounding import (
     to_int2,
     to_int4,
     to_int8,
+    to_log4,
 )
 from sparse_mpi.kernels.cpu.standardizing import select_standardized, standardized

@@ -12,6 +12,7 @@ from sparse_mpi.kernels.cpu.lanes import real_of
 from sparse_mpi.kernels.cpu.passes import bits_of, mixed
 from sparse_mpi.kernels.levels import (
     DRAWS,
+    EXPONENTS,
     HASH,
     INF_BITS,
     LARGEST,
@@ -284,6 +285,51 @@ def _above(parts, cut):
         total += np.int64(parts[i]) if reached else 0
         many += reached
     return total, many
+
+
+def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    places = code_places(edges, 4)
+    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    _to_log4(np.ascontiguousarray(x), edges, codes, places, scales)
+    return codes, scales
+
+
+@compiled
+def _to_log4(x, edges, codes, places, scales):
+    bits, words, found = x.view(np.uint32), scales.view(np.uint32), np.empty(SCALED, np.uint8)
+    for block in range(scales.size):
+        own = bits[edges[block] : edges[block + 1]]
+        top = has_inf = 0
+        for i in range(own.size):
+            exponent = np.int64(own[i] >> 23)
+            if exponent == EXPONENTS:
+                has_inf = 1
+            else:
+                top = max(top, exponent)
+        last = 15 - has_inf
+        found[:] = min(top // 2, last)  # beside the last of an odd number stands the level of 0
+        for i in range(own.size):
+            exponent = np.int64(own[i] >> 23)
+            found[i] = 15 if exponent == EXPONENTS else min((top - exponent) // 2, last)
+        _pack(found, SCALED, codes[places[block] : places[block + 1]], 4)
+        words[block] = np.uint32((top + (EXPONENTS + 1) * has_inf) << 23)
+
+
+def from_log4(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    x = np.empty(edges[-1] if len(edges) else 0, np.float32)
+    _from_log4(codes, scales, edges, code_places(edges, 4), x)
+    return x
+
+
+@compiled
+def _from_log4(codes, scales, edges, places, x):
+    bits, words = x.view(np.uint32), scales.view(np.uint32)
+    for block in range(scales.size):
+        word = np.int64(words[block] >> 23)
+        for i in range(edges[block + 1] - edges[block]):
+            level = np.int64(codes[places[block] + i // 2] >> (i % 2 * 4) & 15)
+            exponent = max((word & EXPONENTS) - 2 * level, 0)
+            bits[edges[block] + i] = (EXPONENTS if word > EXPONENTS and level == 15 else exponent) << 23
 
 
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:

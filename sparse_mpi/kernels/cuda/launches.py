@@ -215,6 +215,19 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
     return x
 
 
+def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    places = code_places(edges, 4)
+    codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
+    _start("to_log4", scales.size, cupy.ascontiguousarray(x), *_both(edges, places), codes, scales)
+    return codes, scales
+
+
+def from_log4(codes: Array, scales: Array, edges: np.ndarray) -> Array:
+    x = cupy.empty(int(edges[-1]), np.float32)
+    _start("from_log4", scales.size, codes, scales, *_both(edges, code_places(edges, 4)), x)
+    return x
+
+
 def _both(edges: np.ndarray, places: np.ndarray) -> Array:
     return cupy.asarray(np.stack([edges, places]))
 

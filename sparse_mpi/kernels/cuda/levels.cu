@@ -184,3 +184,32 @@ from_levels(const uint8* codes, const uint32* words, const int64* edges, const i
     const float32 value = __fadd_rn(levels.low, __fmul_rn((float32)(code % half), levels.step));
     x[i] = code == half && levels.low == 0 ? real_of(0x7FC00000) : code < half ? value : -value;
 }
+
+// Powers of 4: a level is the distance of a number's exponent from the largest of its block, in pairs. A scale is that
+// exponent, with a bit above it where the last level is Inf. Threads without a value have 0, as the host's rows do.
+constexpr uint32 EXPONENTS = 0xFF;
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+to_log4(const float32* x, const int64* edges, const int64* places, uint8* codes, uint32* scales) {
+    __shared__ uint8 all[THREADS];
+    const int64 i = edges[blockIdx.x] + threadIdx.x;
+    const uint32 mine = i < edges[blockIdx.x + 1] ? (uint32)bits_of(x[i]) >> 23 : 0;
+    const bool infinite = mine == EXPONENTS;
+    const uint32 own = infinite ? 0 : mine, top = largest_of(own), has = largest_of((uint32)infinite);
+    const uint32 level = (top - own) / 2, last = 15 - has;
+    all[threadIdx.x] = infinite ? 15 : level < last ? level : last;
+    if (threadIdx.x == 0) scales[blockIdx.x] = (top + (EXPONENTS + 1) * has) << 23;
+    __syncthreads();
+    if (threadIdx.x < places[blockIdx.x + 1] - places[blockIdx.x])
+        codes[places[blockIdx.x] + threadIdx.x] = all[2 * threadIdx.x] | (uint32)all[2 * threadIdx.x + 1] << 4;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+from_log4(const uint8* codes, const uint32* scales, const int64* edges, const int64* places, float32* x) {
+    const int64 i = edges[blockIdx.x] + threadIdx.x;
+    if (i >= edges[blockIdx.x + 1]) return;
+    const uint32 level = codes[places[blockIdx.x] + threadIdx.x / 2] >> (threadIdx.x % 2 * 4) & 15;
+    const uint32 word = scales[blockIdx.x] >> 23, top = word & EXPONENTS;
+    const uint32 exponent = word > EXPONENTS && level == 15 ? EXPONENTS : top > 2 * level ? top - 2 * level : 0;
+    x[i] = real_of((int32)(exponent << 23));
+}
