@@ -161,9 +161,13 @@ def from_int8(codes, scales, edges):
     return x
 
 
+def _coded(edges: np.ndarray, bits: int) -> tuple[Array, Array, Array]:
+    places = code_places(edges, bits)
+    return np.empty(places[-1], np.uint8), places, np.empty(len(edges) - 1, np.float32)
+
+
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    places = code_places(edges, 4)
-    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    codes, places, scales = _coded(edges, 4)
     _to_int4(np.ascontiguousarray(x), indices, edges, codes, places, scales)
     return codes, scales
 
@@ -236,8 +240,7 @@ def _pack(found, count, codes, bits):
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    places = code_places(edges, 2)
-    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    codes, places, scales = _coded(edges, 2)
     _to_int2(np.ascontiguousarray(x), edges, codes, places, scales)
     return codes, scales
 
@@ -288,29 +291,24 @@ def _above(parts, cut):
 
 
 def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    places = code_places(edges, 4)
-    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    codes, places, scales = _coded(edges, 4)
     _to_log4(np.ascontiguousarray(x), edges, codes, places, scales)
     return codes, scales
 
 
 @compiled
 def _to_log4(x, edges, codes, places, scales):
-    bits, words, found = x.view(np.uint32), scales.view(np.uint32), np.empty(SCALED, np.uint8)
+    bits, words = x.view(np.uint32), scales.view(np.uint32)
+    exponents, found = np.empty(SCALED, np.int32), np.empty(SCALED, np.uint8)
     for block in range(scales.size):
         own = bits[edges[block] : edges[block + 1]]
-        top = has_inf = 0
-        for i in range(own.size):
-            exponent = np.int64(own[i] >> 23)
-            if exponent == EXPONENTS:
-                has_inf = 1
-            else:
-                top = max(top, exponent)
-        last = 15 - has_inf
-        found[:] = min(top // 2, last)  # beside the last of an odd number stands the level of 0
-        for i in range(own.size):
-            exponent = np.int64(own[i] >> 23)
-            found[i] = 15 if exponent == EXPONENTS else min((top - exponent) // 2, last)
+        exponents[: own.size] = own >> np.uint32(23)
+        exponents[own.size :] = 0
+        infinite = exponents == EXPONENTS
+        exponents[infinite] = 0
+        top, has_inf = exponents.max(), infinite.any()
+        found[:] = np.minimum((top - exponents) // 2, 15 - has_inf)
+        found[infinite] = 15
         _pack(found, SCALED, codes[places[block] : places[block + 1]], 4)
         words[block] = np.uint32((top + (EXPONENTS + 1) * has_inf) << 23)
 

@@ -195,17 +195,21 @@ def from_int8(codes: Array, scales: Array, edges: np.ndarray) -> Array:
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    places = code_places(edges, 4)
-    codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
-    given = cupy.ascontiguousarray(x), cupy.ascontiguousarray(indices), *_both(edges, places)
-    _start("to_int4", scales.size, *given, codes, scales, index=indices.dtype)
-    return codes, scales
+    return _coded("to_int4", 4, x, edges, cupy.ascontiguousarray(indices), index=indices.dtype)
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    places = code_places(edges, 2)
+    return _coded("to_int2", 2, x, edges)
+
+
+def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
+    return _coded("to_log4", 4, x, edges)
+
+
+def _coded(name: str, bits: int, x: Array, edges: np.ndarray, *more: Array, **types: Any) -> tuple[Array, Array]:
+    places = code_places(edges, bits)
     codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
-    _start("to_int2", scales.size, cupy.ascontiguousarray(x), *_both(edges, places), codes, scales)
+    _start(name, scales.size, cupy.ascontiguousarray(x), *more, *_both(edges, places), codes, scales, **types)
     return codes, scales
 
 
@@ -213,13 +217,6 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
     x = cupy.empty(int(edges[-1]), np.float32)
     _start("from_levels", scales.size, codes, scales, *_both(edges, code_places(edges, bits)), bits, x)
     return x
-
-
-def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    places = code_places(edges, 4)
-    codes, scales = cupy.empty(int(places[-1]), np.uint8), cupy.empty(len(edges) - 1, np.float32)
-    _start("to_log4", scales.size, cupy.ascontiguousarray(x), *_both(edges, places), codes, scales)
-    return codes, scales
 
 
 def from_log4(codes: Array, scales: Array, edges: np.ndarray) -> Array:
