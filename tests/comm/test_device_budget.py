@@ -9,15 +9,18 @@ is to be sent, or for a number on which lengths or decisions depend. docs/refere
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from sparse_mpi import ALGORITHMS, FEEDBACKS, Layout, SparseAllreduce, World
+from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.predict.cluster import DeviceCost, device_costs
 
-from ..fakes import fake_cuda
+from ..fakes import fake_cuda, fake_torch
 from ..tables import GPU_COSTS, table
 
 RANKS, STEPS = 4, 10
@@ -38,9 +41,9 @@ class Budget(NamedTuple):
     most_launches: int
 
 
-BUDGETS, MEMORIES = (
+BUDGETS, MEMORIES, TRAINING = (
     {name: Budget(*map(int, cells)) for name, cells in table(GPU_COSTS, kind).items()}
-    for kind in ("algorithms", "feedback")
+    for kind in ("algorithms", "feedback", "training")
 )
 
 
@@ -58,19 +61,28 @@ class Spent(NamedTuple):
 
 
 def spent(device, algorithm: str, feedback: str) -> list[list[Spent]]:
-    """Return what each rank spends in each step."""
-    cupy = sys.modules["cupy"]
+    """Return what each rank spends in each step of a reducer."""
+
+    def prepare(comm):
+        reducer = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm, feedback=feedback)
+        return reducer, sys.modules["cupy"].asarray, reducer.step
+
+    return counted(device, prepare)
+
+
+def counted(device, prepare) -> list[list[Spent]]:
+    """Return what each rank spends in each step; ``prepare`` returns a reducer, and what puts and takes a gradient."""
 
     def body(comm):
-        reducer = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm, feedback=feedback)
+        reducer, put, step_along = prepare(comm)
         found = []
         for step in range(STEPS):
             rng = np.random.default_rng([comm.rank, step])
-            gradient = cupy.asarray(rng.standard_normal(LAYOUT.size).astype(np.float32))
+            gradient = put(rng.standard_normal(LAYOUT.size).astype(np.float32))
             device.copies.clear()
             device.synchronised.clear()
             before = device.launched
-            reducer.step(gradient)
+            step_along(gradient)
             down, up = (sum(copy.bytes for copy in device.copies if copy.to == to) for to in ("host", "device"))
             traffic = reducer.report.traffic
             told = traffic.sent, traffic.received, traffic.control
@@ -79,6 +91,23 @@ def spent(device, algorithm: str, feedback: str) -> list[list[Spent]]:
         return found
 
     return World(RANKS).run(body)
+
+
+def trained(device, tensors: int, make, algorithm: str) -> list[list[Spent]]:
+    """Return what each rank spends in each step of an optimizer, behind its backward pass."""
+    size = LAYOUT.size // tensors
+
+    def prepare(comm):
+        parameters = [torch.nn.Parameter(torch.ones(size, device="cuda")) for _ in range(tensors)]
+        optimizer = DistributedOptimizer(make(parameters), k=K, comm=comm, algorithm=algorithm)
+
+        def put(gradient):
+            for parameter, part in zip(parameters, torch.from_numpy(gradient).split(size), strict=True):
+                parameter.grad = part.to("cuda")
+
+        return optimizer.reduction, put, lambda _: optimizer.step()
+
+    return counted(device, prepare)
 
 
 def later(found: list[list[Spent]]) -> list[Spent]:
@@ -128,3 +157,17 @@ def test_a_step_of_a_memory_keeps_to_its_budget(emulated, name):
     found = spent(emulated, "topka", name)
     assert budget(found) == MEMORIES[name]
     assert_only_what_is_exchanged_crosses(found)
+
+
+STEPS_OF = {
+    "AdamW, elect": partial(torch.optim.AdamW, foreach=True),
+    "SGD, oktopk": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True),
+}
+
+
+@pytest.mark.parametrize("tensors", [4, 40])
+@pytest.mark.parametrize("name", STEPS_OF)
+def test_a_step_of_an_optimizer_keeps_to_its_budget_for_any_number_of_tensors(emulated, monkeypatch, name, tensors):
+    """Torch's own operations are counted in training/test_operations.py."""
+    fake_torch.install_torch(monkeypatch)
+    assert budget(trained(emulated, tensors, STEPS_OF[name], name.split(", ")[1])) == TRAINING[name]
