@@ -1,4 +1,4 @@
-"""Values in four and two bits, and powers of 4: all kernel sets have the bits of the whole-array one; errors are small."""
+"""Values in four and two bits, and powers of 4: kernel sets have the bits of the whole-array one; errors are small."""
 
 from __future__ import annotations
 
