@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparse_mpi import arrays
 from sparse_mpi.checks import check_range
-from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean, zeros_among
 
 RUN, EVERY = 512, 32  # entries of a run, 2 kB of float32; runs of which one is looked at
 LARGE = RUN * EVERY  # entries of a gradient that is looked at by runs
@@ -210,7 +210,7 @@ class Bucket:
         self._hand_back(())
 
     def _hand_back(self, skipped: Collection[int]) -> None:
+        idle = zeros_among({n: v for n, v in enumerate(self._views.values()) if n in skipped}) if skipped else ()
         for number, (parameter, view) in enumerate(self._views.items()):
             # None makes torch's optimizers leave a parameter alone, as they do on one rank
-            gone = not parameter.requires_grad or (number in skipped and not bool(view.any()))
-            parameter.grad = None if gone else view
+            parameter.grad = None if number in idle or not parameter.requires_grad else view

@@ -16,7 +16,7 @@ from sparse_mpi.monitor.step_report import StepReport, combined
 from sparse_mpi.reduction.once import sparse_allreduce
 from sparse_mpi.training.grammar import StepOrder
 from sparse_mpi.training.hooks import in_backward
-from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, Total, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, NamedGradients, Names, Total, write_mean, zeros_among
 from sparse_mpi.training.sparse_gradients import mean_of, refused_in, staged, summed
 from sparse_mpi.training.step_pass import Pass
 
@@ -56,7 +56,7 @@ class DDPBuckets:
             parameter.grad = gradient.detach()
         # Where torch's optimizers leave a parameter alone, momentum stays as it is
         parts = enumerate(zip(self.vector.parameters, self.vector.split(self.flat), strict=True))
-        return self.flat, [number for number, (p, part) in parts if p.grad is None and not bool(part.any())]
+        return self.flat, sorted(zeros_among({number: part for number, (p, part) in parts if p.grad is None}))
 
     def write(self, total: Total, divisor: float) -> None:
         flat = write_mean(total, divisor, self.flat)
@@ -66,12 +66,13 @@ class DDPBuckets:
         # DDP leaves .grad of a parameter alone that no rank has used: residuals and momentum are written here. Within
         # join, outside of a backward pass, all gradients stay as they are
         parts = self.vector.split(flat) if in_backward() else []
-        for number, (parameter, part) in enumerate(zip(self.vector.parameters, parts, strict=False)):
-            if parameter in self._used:
-                continue
+        unused = {n: p for n, p in enumerate(self.vector.parameters[: len(parts)]) if p not in self._used}
+        idle = zeros_among({number: parts[number] for number, p in unused.items() if p.grad is None})
+        for number, parameter in unused.items():
+            part = parts[number]
             if parameter.grad is not None:
                 parameter.grad.copy_(part)
-            elif parameter.requires_grad and bool(part.any()):
+            elif parameter.requires_grad and number not in idle:
                 # DDP wants its own memory back, where other ranks have used the parameter
                 own = self._parts[number] if len(self._parts) == len(self.vector.names) else part
                 parameter.grad = own.view(parameter.shape) if self.viewed else part.to(parameter, copy=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sparse_mpi.arrays import check
 from sparse_mpi.training.grammar import LEFT
-from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean
+from sparse_mpi.training.named_gradients import GradientVector, Total, write_mean, zeros_among
 from sparse_mpi.training.parameters import local, sharded_like
 
 SHARD_FIRST = "call torch.distributed.fsdp.fully_shard on its layers, and then on the model itself"
@@ -132,11 +132,13 @@ class UnitVector:
         # As in torch, units that take no part on any replica have no gradient, unless something was owed
         reducer = self.vector.reducer
         skipped = reducer.absence.everywhere if reducer.whole else ()
-        for number, (parameter, mean) in enumerate(zip(self.vector.parameters, self.vector.split(flat), strict=True)):
+        parts = self.vector.split(flat)
+        idle = zeros_among({number: parts[number] for number in skipped})
+        for number, (parameter, mean) in enumerate(zip(self.vector.parameters, parts, strict=True)):
             if parameter.grad is not None:
                 shard = local(parameter.grad)
                 shard.add_(mean.to(shard.device))
-            elif number not in skipped or bool(mean.any()):
+            elif number not in idle:
                 parameter.grad = sharded_like(parameter, mean.to(local(parameter)))
 
     def fail(self) -> None:

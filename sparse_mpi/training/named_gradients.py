@@ -87,6 +87,14 @@ def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
     return torch.div(total, divisor, out=out) if total.dtype == out.dtype else out.copy_(total / divisor)
 
 
+def zeros_among(parts: Mapping[int, Tensor]) -> set[int]:
+    """Return the numbers of ``parts``, all of one device, that are 0 everywhere; a device is waited for once."""
+    if not parts:
+        return set()
+    found = torch.stack(torch._foreach_norm([*parts.values()], 1)) == 0
+    return {number for number, zero in zip(parts, found.tolist(), strict=True) if zero}
+
+
 class GradientVector:
     """Some parameters, by name, whose gradients are reduced as one flat vector ``(n,)``.
 
