@@ -245,16 +245,13 @@ def _finite(total: SparseVector | Array, dtype: object) -> SparseVector | Array:
 
 
 def _within(x: SparseVector | Array, parts: Sequence[slice]) -> SparseVector:
-    if isinstance(x, SparseVector):
-        within = namespace(x.values).zeros(x.size, bool)
-        for part in parts:
-            within[part] = True
-        at = within[x.indices]
-        return SparseVector(x.indices[at], x.values[at], x.size)
-    xp = namespace(x)
-    found = [part.start + xp.flatnonzero(x[part]) for part in parts]
-    indices = xp.concatenate(found).astype(index_dtype(len(x)))
-    return SparseVector(indices, x[indices], len(x))
+    if not isinstance(x, SparseVector):
+        found = namespace(x).flatnonzero(x).astype(index_dtype(len(x)))
+        x = SparseVector(found, x[found], len(x))
+    # What is inside of a part lies behind an odd number of bounds
+    bounds = np.sort(np.array([(part.start, part.stop) for part in parts], x.indices.dtype), axis=None)
+    at = namespace(x.indices).searchsorted(like(bounds, x.indices), x.indices, side="right") % 2 == 1
+    return SparseVector(x.indices[at], x.values[at], x.size)
 
 
 def _times(x: SparseVector | Array, factor: float) -> SparseVector | Array:

@@ -11,18 +11,19 @@ hook on all devices but CUDA's.
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from torch.nn.parallel import DistributedDataParallel
 
-from sparse_mpi.algorithms import Algorithm
 from sparse_mpi.ddp import SparseState, sparse_hook
-from sparse_mpi.feedback import Feedback
 from sparse_mpi.integrations.framework_state import rank_file, restore, save
 
 __all__ = ["SparseDDPStrategy"]
+
+THEIRS = {name for theirs in (DDPStrategy, DistributedDataParallel) for name in signature(theirs).parameters}
 
 
 class SparseDDPStrategy(DDPStrategy):
@@ -32,9 +33,9 @@ class SparseDDPStrategy(DDPStrategy):
     or a shared one. A fit that resumes on the same number of ranks goes on with it.
 
     Args:
-        density, algorithm, feedback, momentum, dense_steps: as for `SparseState`.
         with_optimizer: give the hook the model's optimizer, where there is one.
-        ddp: arguments of Lightning's ``DDPStrategy``, and so of DistributedDataParallel, as ``static_graph=True``.
+        arguments: options of Lightning's ``DDPStrategy``, and so of DistributedDataParallel, as ``static_graph=True``;
+            all others are arguments of `SparseState`, such as ``density`` and ``clip_norm``.
 
     Attributes:
         sparse_state: the state of the hook in the last fit; at first None.
@@ -42,22 +43,10 @@ class SparseDDPStrategy(DDPStrategy):
 
     strategy_name = "sparse_mpi"
 
-    def __init__(
-        self,
-        *,
-        density: float | None = None,
-        algorithm: str | Algorithm = "elect",
-        feedback: str | Feedback = "residual",
-        momentum: str | None = None,
-        dense_steps: int = 2,
-        with_optimizer: bool = True,
-        **ddp: Any,
-    ) -> None:
-        super().__init__(**ddp)
+    def __init__(self, *, with_optimizer: bool = True, **arguments: Any) -> None:
+        super().__init__(**{name: arguments.pop(name) for name in [*arguments] if name in THEIRS})
         self.sparse_state: SparseState | None = None
-        self._with_optimizer = with_optimizer
-        self._arguments: dict[str, Any] = {"density": density, "algorithm": algorithm, "feedback": feedback}
-        self._arguments |= {"momentum": momentum, "dense_steps": dense_steps}
+        self._with_optimizer, self._arguments = with_optimizer, arguments
         self._checkpoint: str | Path | None = None  # that was read last
 
     def setup(self, trainer: Any) -> None:

@@ -28,6 +28,12 @@ LAYOUT, K = Layout(((100, 150), (50, 100))), 200
 TABLES = 4096  # bytes of counts, and of tables of messages, which do not grow with the vector
 
 
+MADE = {
+    "AdamW, elect": partial(torch.optim.AdamW, foreach=True),
+    "SGD, oktopk": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True),
+}
+
+
 class Budget(NamedTuple):
     """The most that any rank needs in a steady step, in which all thresholds hold; and in any step but the first.
 
@@ -93,16 +99,17 @@ def counted(device, prepare) -> list[list[Spent]]:
     return World(RANKS).run(body)
 
 
-def trained(device, tensors: int, make, algorithm: str) -> list[list[Spent]]:
-    """Return what each rank spends in each step of an optimizer, behind its backward pass."""
+def trained(device, name: str, tensors: int, idle: int = 0) -> list[list[Spent]]:
+    """Return what each rank spends in each step of an optimizer behind its backward pass; ``idle`` have no gradient."""
     size = LAYOUT.size // tensors
 
     def prepare(comm):
         parameters = [torch.nn.Parameter(torch.ones(size, device="cuda")) for _ in range(tensors)]
-        optimizer = DistributedOptimizer(make(parameters), k=K, comm=comm, algorithm=algorithm)
+        optimizer = DistributedOptimizer(MADE[name](parameters), k=K, comm=comm, algorithm=name.split(", ")[1])
 
         def put(gradient):
-            for parameter, part in zip(parameters, torch.from_numpy(gradient).split(size), strict=True):
+            parts = torch.from_numpy(gradient).split(size)
+            for parameter, part in list(zip(parameters, parts, strict=True))[idle:]:
                 parameter.grad = part.to("cuda")
 
         return optimizer.reduction, put, lambda _: optimizer.step()
@@ -159,15 +166,16 @@ def test_a_step_of_a_memory_keeps_to_its_budget(emulated, name):
     assert_only_what_is_exchanged_crosses(found)
 
 
-STEPS_OF = {
-    "AdamW, elect": partial(torch.optim.AdamW, foreach=True),
-    "SGD, oktopk": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True),
-}
-
-
 @pytest.mark.parametrize("tensors", [4, 40])
-@pytest.mark.parametrize("name", STEPS_OF)
+@pytest.mark.parametrize("name", MADE)
 def test_a_step_of_an_optimizer_keeps_to_its_budget_for_any_number_of_tensors(emulated, monkeypatch, name, tensors):
     """Torch's own operations are counted in training/test_operations.py."""
     fake_torch.install_torch(monkeypatch)
-    assert budget(trained(emulated, tensors, STEPS_OF[name], name.split(", ")[1])) == TRAINING[name]
+    assert budget(trained(emulated, name, tensors)) == TRAINING[name]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_tensors_without_a_gradient_cost_no_launch_each(emulated, monkeypatch, name):
+    fake_torch.install_torch(monkeypatch)
+    few, many = (budget(trained(emulated, name, 40, idle)) for idle in (10, 30))
+    assert few[:3] == many[:3]
