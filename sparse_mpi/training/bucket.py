@@ -127,9 +127,7 @@ class Bucket:
             else:
                 now += self._sample(gradient)
                 taken += self._sample(view)
-        if not now:
-            return False
-        return bool(torch.stack(torch._foreach_norm(torch._foreach_sub(now, taken), torch.inf)).any())
+        return bool(now) and bool(torch.stack(torch._foreach_norm(torch._foreach_sub(now, taken), torch.inf)).any())
 
     @property
     def touched(self) -> bool:
@@ -141,12 +139,10 @@ class Bucket:
         return any(g is None or not (g.is_sparse or self._known(p, g)) for p, g in own) or self.changed
 
     def _known(self, parameter: Tensor, gradient: Tensor) -> bool:
-        """Return True if a gradient was taken apart, and torch has counted no change since."""
         taken, count = self._taken.get(parameter, (None, 0))
         return gradient is taken and not gradient.is_sparse and gradient._version == count
 
     def _sample(self, x: Tensor) -> list[Tensor]:
-        """Return one run of ``x`` out of `EVERY`, and the rest at its end, if any."""
         flat = x.reshape(-1)
         whole = len(flat) // LARGE * LARGE
         return [flat[:whole].view(-1, EVERY, RUN)[:, self._turn], *([flat[whole:]] if whole < len(flat) else [])]
