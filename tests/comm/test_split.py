@@ -7,7 +7,7 @@ import pytest
 
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.base import Traffic, host_leader
-from sparse_mpi.comm.world import DeadlockError, MismatchError, World
+from sparse_mpi.comm.world import World
 
 ONE = np.ones(1)
 
@@ -85,56 +85,3 @@ def test_null_comm_takes_every_rank_to_give_the_same_colour():
     assert (part.rank, part.size, host_leader(comm)) == (1, 3, 0)
     part.allgather(ONE)
     assert comm.traffic.sent == 16
-
-
-def waiting(comm):
-    part = comm.split(comm.rank % 2)
-    (comm if comm.rank == 2 else part).barrier()
-
-
-def unanswered(comm):
-    part, receiving = comm.split(comm.rank % 2), comm.rank % 2
-    part.sendrecv(ONE, None if receiving else 1 - part.rank, 1 - part.rank if receiving else None)
-
-
-def odd(call):
-    """``call(part)`` on ranks 1 and 3, which form a part."""
-
-    def body(comm):
-        part = comm.split(comm.rank % 2)
-        return call(part) if comm.rank % 2 else None
-
-    return body
-
-
-@pytest.mark.parametrize(
-    ("body", "report"),
-    [
-        (
-            waiting,
-            "deadlock: rank 0 waiting for rank 2 in barrier() among ranks 0, 2; "
-            "rank 2 waiting for ranks 0-1, 3 in barrier(); ranks 1, 3 returned",
-        ),
-        (
-            unanswered,
-            "deadlock: rank 0 waiting for rank 2 to take its message; rank 1 waiting for a message from rank 3; "
-            "rank 2 waiting for rank 0 to take its message; rank 3 waiting for a message from rank 1",
-        ),
-        (
-            lambda comm: comm.split(0) if comm.rank < 3 else comm.barrier(),
-            "rank 3 called barrier(), ranks 0-2 called split()",
-        ),
-        (
-            odd(lambda part: part.barrier() if part.rank else part.allreduce(ONE)),
-            "rank 1 called allreduce(float64 (1), sum), rank 3 called barrier()",
-        ),
-        (
-            odd(lambda part: part.sendrecv(np.ones((1, 1 + part.rank)), 1 - part.rank, 1 - part.rank)),
-            "rank 3 sent rows(float64 (n, 2)) to rank 1, which expects rows(float64 (n, 1))",
-        ),
-    ],
-)
-def test_deadlocks_and_mismatches_in_parts_are_named_by_the_ranks_of_the_world(body, report):
-    with pytest.raises((DeadlockError, MismatchError)) as caught:
-        World(4).run(body)
-    assert str(caught.value) == report and isinstance(caught.value, DeadlockError) == report.startswith("deadlock")
