@@ -12,7 +12,7 @@ from sparse_mpi.comm.counting import REDUCIBLE
 
 from ..algorithms.conformance import assert_same_as_in_world, train
 from ..algorithms.test_algorithms import DYADIC
-from ..launch import ROOT, launch
+from ..launch import launch
 from ..prefork import torchrun
 from ..tiers import COMPARED
 from .laws import assert_as_in_a_world, assert_reduced_to_its_ends
@@ -75,16 +75,6 @@ def test_bodies_of_this_file_under_torchrun(pytestconfig, size):
 
 def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
     assert_as_in_a_world(ranks)
-
-
-@pytest.mark.full("bodies that run on three ranks compare each algorithm")
-@pytest.mark.jobs
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("size", COMPARED)
-def test_gloo_equals_world_wherever_mpi_does(size):
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    compared = [str(file) for file in files if "pytest.mark.against_world" in file.read_text()]
-    assert_passed(size, "--tier", "all", "-m", "against_world", *compared)
 
 
 IN_MESH = r"""
