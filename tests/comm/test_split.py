@@ -1,4 +1,7 @@
-"""Communicators split off another one, and the nodes that ranks are on: `World`, MPI, torchrun and `NullComm`."""
+"""Communicators split off another one, and the nodes that ranks are on: `World`, MPI, torchrun and `NullComm`.
+
+What their calls return: `test_comm`.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,6 @@ from sparse_mpi.comm.base import Traffic, host_leader
 from sparse_mpi.comm.world import World
 
 ONE = np.ones(1)
-
-
-@pytest.mark.parametrize("colors", [1, 2, 3, 8])
-def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
-    def body(comm):
-        part = comm.split(comm.rank % colors)
-        after, before = (part.rank + 1) % part.size, (part.rank - 1) % part.size
-        each = np.arange(part.size)
-        own = np.array([comm.rank])
-        part.barrier()
-        assert part.split(part.rank).allgather(own).tolist() == [[comm.rank]], "a part can be split again"
-        return (part.rank, part.size), [
-            part.allgather(own)[:, 0],
-            part.allgatherv(own)[0],
-            part.alltoallv(np.repeat(own, part.size), np.ones_like(each))[0],
-            np.concatenate([part.sendrecv(own, after, before), own]),
-            part.allreduce(own),
-            part.bcast(own, part.size - 1),
-        ]
-
-    for rank, (place, found) in enumerate(ranks.run(body)):
-        members = list(range(rank % colors, ranks.size, colors))
-        at = members.index(rank)
-        assert place == (at, len(members))
-        expected = [members] * 3 + [[members[at - 1], rank], [sum(members)], members[-1:]]
-        assert [array.tolist() for array in found] == expected
 
 
 def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):
