@@ -15,7 +15,6 @@ from sparse_mpi.cli import records
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import NullComm
 from sparse_mpi.predict.models import MODELS
-from sparse_mpi.reduction.arguments import spelled
 from sparse_mpi.sparse import Layout
 
 
@@ -86,19 +85,6 @@ def test_models_have_the_published_numbers_of_parameters(model, tensors, paramet
     shapes = [shape for _, shape in MODELS[model]]
     assert len(shapes) == tensors and Layout.of(shapes).size == parameters
     assert len({name for name, _ in MODELS[model]}) == tensors
-
-
-def test_algorithms_are_spelled_with_their_options():
-    assert spelled("oktopk:wire=packed:radix=32") == ("oktopk", {"wire": "packed", "radix": 32})
-    assert spelled("elect:votes=0.5") == ("elect", {"votes": 0.5})
-    for text, complaint in (
-        ("oktopk:foo=3", "oktopk has no option foo"),
-        ("oktopus", "algorithm must be one of"),
-        ("oktopk:radix=1", "radix must be at least 2"),
-        ("dense:wire=packed", "dense has no option wire"),
-    ):
-        with pytest.raises(ValueError, match=complaint):
-            spelled(text)
 
 
 def test_whoever_reads_may_have_enough():

@@ -36,6 +36,18 @@ def library(flavour=OPEN_MPI) -> Library:
     return Library(flavour, f"{flavour.name} 1.0")
 
 
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Has a flavour of MPI, which mpi4py loads, beside this Python; returns the file of its mpiexec."""
+
+    def install(flavour):
+        monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        return executable(tmp_path / "mpiexec", flavour.marks[0])
+
+    return install
+
+
 def test_cores_are_what_affinity_and_a_quota_leave(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 6}, raising=False)
     monkeypatch.setattr("psutil.cpu_count", lambda logical: 4)
@@ -84,10 +96,8 @@ def test_many_ranks_for_the_cores_are_warned_of(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_survival_is_asked_of_an_mpi_that_has_it(tmp_path, monkeypatch, flavour):
-    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
-    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
-    monkeypatch.setattr(find, "candidates", lambda *_: [mpiexec])
+def test_survival_is_asked_of_an_mpi_that_has_it(tmp_path, installed, flavour):
+    installed(flavour)
     given = {"PATH": str(tmp_path), "HOME": "/"}
     if flavour.elastic:
         line = build(3, ("python", "x.py"), 4, given, elastic=True)
@@ -110,10 +120,8 @@ def test_elastic_jobs_are_warned_of_an_mpi_that_crashes_survivors(monkeypatch, c
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize(("asked", "threads"), [(1, "4"), (2, "2"), (3, "1"), (8, "1")])
-def test_ranks_share_the_cores(tmp_path, monkeypatch, flavour, asked, threads):
-    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
-    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+def test_ranks_share_the_cores(tmp_path, installed, flavour, asked, threads):
+    mpiexec = installed(flavour)
     line = build(asked, ("python", "x.py"), 4, {"PATH": str(tmp_path), "HOME": "/"})
     job = line.job
     assert line.words == (str(mpiexec), "-n", str(asked), "python", "x.py")
@@ -123,9 +131,8 @@ def test_ranks_share_the_cores(tmp_path, monkeypatch, flavour, asked, threads):
     assert build(None, ("python",), 4, {"PATH": str(tmp_path)}).job.ranks == 4
 
 
-def test_values_of_the_user_win_and_traces_of_another_job_go(tmp_path, monkeypatch):
-    executable(tmp_path / "mpiexec", "Open MPI")
-    monkeypatch.setattr(find, "find_library", lambda _: library())
+def test_values_of_the_user_win_and_traces_of_another_job_go(tmp_path, installed):
+    installed(OPEN_MPI)
     given = {"PATH": str(tmp_path), "OMPI_MCA_btl": "tcp,self", "OMP_NUM_THREADS": "3", "HOME": "/h"}
     given["PYTHONUNBUFFERED"] = "1"  # by which lines of several ranks may be joined, where each has a terminal
     line = build(2, ("python",), 2, given | {"PMIX_RANK": "1", "PMIX_MCA_gds": "hash", "OMPI_COMM_WORLD_SIZE": "2"})
@@ -146,11 +153,9 @@ def test_values_of_the_user_win_and_traces_of_another_job_go(tmp_path, monkeypat
     ],
 )
 def test_a_slurm_job_on_several_nodes_is_refused_and_one_on_a_node_is_not(
-    tmp_path, monkeypatch, flavour, elastic, remedy
+    tmp_path, installed, flavour, elastic, remedy
 ):
-    mpiexec = executable(tmp_path / "mpiexec", flavour.marks[0])
-    monkeypatch.setattr(find, "find_library", lambda _: library(flavour))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    mpiexec = installed(flavour)
     given = SLURM | {"PATH": f"{tmp_path}:/bin:/usr/bin"}
     with pytest.raises(LaunchError, match=f"this Slurm job has 2 nodes: start by {remedy}"):
         build(2, ("python",), 2, given, elastic)

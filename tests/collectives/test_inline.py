@@ -32,25 +32,6 @@ def test_few_entries_come_with_the_arguments_and_more_do_not(monkeypatch, ranks,
         assert sent == [False, False, True, False, True, ranks.size > (2 if shape else 3), False]
 
 
-@pytest.mark.ranks(1, 2, 3)
-def test_ranks_write_numbers_of_any_width_and_keys_near_and_far(ranks):
-    def body(comm):
-        # Far keys on some ranks only, numbers of one byte to eight, and ranks without any.
-        far = {1: 3, 2**40: 1 << 8 * comm.rank, -(2**62): -5} if comm.rank != 1 else {7: 2, 8: 1 << 40}
-        mixed = [{5: True}, {}, {5: 2, 6: 3}][comm.rank]
-        before = comm.traffic.sent
-        found = collectives.allreduce(far, comm=comm), collectives.allreduce(mixed, comm=comm)
-        return *found, comm.traffic.sent - before
-
-    expected = [
-        ({-(2**62): -5, 1: 3, 2**40: 1}, {5: 1}),
-        ({-(2**62): -5, 1: 3, 7: 2, 8: 2**40, 2**40: 1}, {5: 1}),
-        ({-(2**62): -10, 1: 6, 7: 2, 8: 2**40, 2**40: 2**16 + 1}, {5: 3, 6: 3}),
-    ]
-    for found in ranks.run(body):
-        assert found == (*expected[ranks.size - 1], 0)
-
-
 @pytest.mark.ranks(2)
 def test_entries_that_take_few_bits_but_much_memory_do_not(ranks):
     def body(comm):

@@ -44,13 +44,6 @@ def test_a_round_gives_each_rank_what_it_needs_of_the_allreduce(sets, op, shape,
 
 
 @pytest.mark.ranks(1, 3)
-def test_over_mpi_as_in_a_world(ranks):
-    rngs = [np.random.default_rng(rank) for rank in range(4)]
-    sets = [(rng.choice(500, 200, replace=False).tolist(), rng.integers(0, 600, 300).tolist()) for rng in rngs]
-    ranks.run(body_of(sets, "sum", (), np.float64))
-
-
-@pytest.mark.ranks(1, 3)
 def test_what_is_reduced_meanwhile_waits_its_turn(ranks):
     def body(comm):
         request, reducer = collectives.allreduce_init(np.arange(1000), comm=comm), SparseAllreduce(100, k=10, comm=comm)

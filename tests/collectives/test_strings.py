@@ -152,21 +152,3 @@ def test_bad_vocabularies():
             collectives.allreduce_init(np.array([b"a", b"a"]), comm=comm)
 
     World(3).run(body)
-
-
-@pytest.mark.ranks(1, 3)
-def test_over_mpi_as_in_a_world(ranks):
-    words = [f"word {number % 701}\ud800" for number in range(4000)]
-
-    def body(comm):
-        mine = Counter(words[comm.rank :: comm.size])
-        assert collectives.allreduce(mine, comm=comm) == Counter(words)
-        request = collectives.allreduce_init(list(mine), ["word 7\ud800", "none"], comm=comm, dtype=np.int64)
-        request.start(np.array([*mine.values()]))
-        assert request.wait().tolist() == [Counter(words)["word 7\ud800"], 0]
-        part = collectives.reduce_scatter(mine, comm=comm)
-        return list(part.items()), comm.traffic.sent
-
-    found = ranks.run(body)
-    assert dict(chain.from_iterable(part for part, _ in found)) == Counter(words)
-    assert len(found) == 1 or all(sent for _, sent in found)

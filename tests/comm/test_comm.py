@@ -15,6 +15,7 @@ from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
 assert_same = partial(np.testing.assert_array_equal, strict=True)  # in type and shape, too
+COLORS = 1, 2, 3, 8  # by which the ranks are split; of one all talk to all
 DTYPES = pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
 
 
@@ -40,15 +41,17 @@ def arrives(dest: int, size: int) -> np.ndarray:
 @ROW_SHAPES
 @DTYPES
 def test_what_every_call_returns(ranks, trailing, dtype):
-    """Of arrays with strides and uneven parts, a third of them empty; in new memory."""
-    size = ranks.size
-    have = [[part(source, dest, trailing, dtype) for dest in range(size)] for source in range(size)]
-    counts = np.array([sends(source, size) for source in range(size)])
-    whole = [np.concatenate(row) for row in have]
-    alike = [np.full((3, *trailing), 1 + rank, dtype) for rank in range(size)]
+    """Of arrays with strides and uneven parts, a third of them empty; in new memory. To the ranks of a colour, too."""
 
-    def body(comm):
-        me = comm.rank
+    def given(size):
+        have = [[part(source, dest, trailing, dtype) for dest in range(size)] for source in range(size)]
+        counts = np.array([sends(source, size) for source in range(size)])
+        alike = [np.full((3, *trailing), 1 + rank, dtype) for rank in range(size)]
+        return have, counts, [np.concatenate(row) for row in have], alike
+
+    def calls(comm):
+        me, size = comm.rank, comm.size
+        have, counts, whole, alike = given(size)
         send, own = (np.repeat(each[me], 2, axis=0)[::2] for each in (whole, alike))
         found = [
             comm.allgather(own),
@@ -67,17 +70,27 @@ def test_what_every_call_returns(ranks, trailing, dtype):
             for source in range(size)
         ]
 
-    for rank, (found, one_way) in enumerate(ranks.run(body)):
-        gathered, came = np.concatenate(whole), np.concatenate([row[rank] for row in have])
-        expected = [np.stack(alike), *[gathered, counts.sum(axis=1)] * 2, *[came, arrives(rank, size)] * 2]
-        expected += [have[rank - 1][rank], np.sum(alike, axis=0, dtype=dtype), alike[-1], *whole]
-        for got, wanted in zip(found, expected, strict=True):
-            assert_same(got, wanted)
-        for got, row in zip(one_way, have, strict=True):
-            if rank == 0:
-                assert_same(got, row[0])
-            else:
-                assert got is None
+    def body(comm):
+        own, found = np.array(comm.rank), []
+        for group in (comm, *(comm.split(comm.rank % colors) for colors in COLORS[1:])):
+            assert group.split(group.rank).allgather(own).tolist() == [comm.rank], "a part can be split again"
+            found.append((group.rank, group.allgather(own).tolist(), *calls(group)))
+        return found
+
+    for rank, groups in enumerate(ranks.run(body)):
+        for colors, (me, members, found, one_way) in zip(COLORS, groups, strict=True):
+            assert members == list(range(rank % colors, ranks.size, colors)) and members[me] == rank
+            have, counts, whole, alike = given(len(members))
+            gathered, came = np.concatenate(whole), np.concatenate([row[me] for row in have])
+            expected = [np.stack(alike), *[gathered, counts.sum(axis=1)] * 2, *[came, arrives(me, len(members))] * 2]
+            expected += [have[me - 1][me], np.sum(alike, axis=0, dtype=dtype), alike[-1], *whole]
+            for got, wanted in zip(found, expected, strict=True):
+                assert_same(got, wanted)
+            for got, row in zip(one_way, have, strict=True):
+                if me == 0:
+                    assert_same(got, row[0])
+                else:
+                    assert got is None
 
 
 def test_long_messages_are_cut(ranks, monkeypatch):

@@ -55,45 +55,6 @@ def test_a_flag_that_any_rank_raises_is_seen_by_all_at_no_cost(ranks, raised, wo
     ranks.run(body)
 
 
-@pytest.mark.ranks(least=2)
-def test_statements_that_differ_raise_everywhere_and_are_quoted(ranks):
-    def body(comm):
-        expected = (
-            r"(?s)all ranks must call with the same arguments, but\n  rank 0: k=5 check=False\n  ranks? 1.*: k=6 check"
-        )
-        with pytest.raises(ValueError, match=expected):
-            with same_on_all_ranks(comm) as say:
-                say(k=5 + (comm.rank > 0), check=False)
-        assert comm.traffic.sent == 0
-
-    ranks.run(body)
-
-
-@pytest.mark.ranks(least=2)
-def test_an_exception_on_one_rank_raises_there_and_is_quoted_elsewhere(ranks):
-    def body(comm):
-        last = comm.size - 1
-        wanted, text = (
-            (KeyError, "lost") if comm.rank == last else (ValueError, f"(?s)k=5\n.*rank {last}: KeyError: 'lost'")
-        )
-        with pytest.raises(wanted, match=text):
-            with same_on_all_ranks(comm) as say:
-                if comm.rank == last:
-                    raise KeyError("lost")
-                say(k=5)
-
-    ranks.run(body)
-
-
-def test_the_same_exception_on_all_ranks_is_raised_as_it_is(ranks):
-    def body(comm):
-        with pytest.raises(TypeError, match="^of no use$"):
-            with same_on_all_ranks(comm):
-                raise TypeError("of no use")
-
-    ranks.run(body)
-
-
 @pytest.mark.ranks(2)
 def test_what_differs_behind_the_cut_is_told_apart(ranks):
     def body(comm):

@@ -1,4 +1,7 @@
-"""What every transport shares, on `World`, on MPI and on `NullComm`: what is counted and what is refused."""
+"""What every transport shares, on `World`, on MPI and on `NullComm`: what is refused, and what traffic is.
+
+What each call counts: `tests/bench/test_trace.py` for a `World`, `check_transport` for all others.
+"""
 
 from __future__ import annotations
 
@@ -9,95 +12,6 @@ import pytest
 
 from sparse_mpi.comm import NullComm, Traffic
 from sparse_mpi.comm.world import World
-
-from .test_comm import arrives, rows, sends
-
-
-def traffic_of(ranks, call) -> list[Traffic]:
-    def body(comm):
-        comm.barrier()
-        before = comm.traffic.copy()
-        call(comm)
-        return comm.traffic - before
-
-    return ranks.run(body)
-
-
-def counted(traffic: Traffic) -> tuple[int, int, int, int]:
-    assert traffic.seconds > 0
-    return traffic.sent, traffic.received, traffic.messages, traffic.control
-
-
-def rounds(size: int) -> int:
-    return int(np.ceil(np.log2(size)))
-
-
-def test_traffic_of_gathers(ranks):
-    size = ranks.size
-    others, messages = size - 1, rounds(size)
-    for traffic in traffic_of(ranks, lambda comm: comm.allgather(np.zeros((2, 3), np.float32))):
-        assert counted(traffic) == (24 * others, 24 * others, messages, 0)
-    for traffic in traffic_of(ranks, lambda comm: comm.allgather(np.zeros(3, np.int64), control=True)):
-        assert counted(traffic) == (0, 0, messages, 24 * others)
-    own = [8 * rows(rank, 1) for rank in range(size)]
-    for rank, traffic in enumerate(traffic_of(ranks, lambda comm: comm.allgatherv(np.zeros(rows(comm.rank, 1))))):
-        assert counted(traffic) == (own[rank] * others, sum(own) - own[rank], 2 * messages, 4 * others)
-    counts = arrives(1, size)
-    for rank, traffic in enumerate(
-        traffic_of(ranks, lambda comm: comm.allgatherv(np.zeros(rows(comm.rank, 1)), counts))
-    ):
-        assert counted(traffic) == (own[rank] * others, sum(own) - own[rank], messages, 0)
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_traffic_of_alltoallv(ranks, known):
-    size = ranks.size
-
-    def call(comm):
-        expected = arrives(comm.rank, size) if known else None
-        counts = sends(comm.rank, size)
-        comm.alltoallv(np.zeros((counts.sum(), 2)), counts, expected)
-
-    for rank, traffic in enumerate(traffic_of(ranks, call)):
-        leaving, coming = np.delete(sends(rank, size), rank), np.delete(arrives(rank, size), rank)
-        messages = np.count_nonzero(leaving) if known else size - 1
-        assert counted(traffic) == (16 * leaving.sum(), 16 * coming.sum(), messages, 0)
-
-
-def test_traffic_of_allreduce_and_barrier(ranks):
-    size, messages = ranks.size, 2 * rounds(ranks.size)
-    moved = 2 * 28 * (size - 1) // size
-    for traffic in traffic_of(ranks, lambda comm: comm.allreduce(np.zeros(7, np.float32))):
-        assert counted(traffic) == (moved, moved, messages, 0)
-    for traffic in traffic_of(ranks, lambda comm: comm.allreduce(np.zeros(7, np.float32), "max", control=True)):
-        assert counted(traffic) == (0, 0, messages, moved)
-    for traffic in traffic_of(ranks, lambda comm: comm.barrier()):
-        assert counted(traffic) == (0, 0, rounds(size), 0)
-
-
-def test_traffic_of_bcast(ranks):
-    size, root = ranks.size, ranks.size // 2
-    parents = [number & (number - 1) for number in range(1, size)]  # counted from the root
-    for rank, traffic in enumerate(traffic_of(ranks, lambda comm: comm.bcast(np.zeros(5), root))):
-        children = parents.count((rank - root) % size)
-        assert counted(traffic) == (40 * children, 40 * (rank != root), 2 * children, 8 * children)
-    for rank, traffic in enumerate(traffic_of(ranks, lambda comm: comm.bcast(np.zeros(5), root, control=True))):
-        children = parents.count((rank - root) % size)
-        assert counted(traffic) == (0, 0, 2 * children, 48 * children)
-
-
-@pytest.mark.ranks(least=2)
-def test_traffic_of_sendrecv(ranks):
-    """Rank 0 sends two rows of 8 bytes to rank 1; then every rank sends to itself."""
-
-    def call(comm):
-        comm.sendrecv(np.zeros(2), 1 if comm.rank == 0 else None, 0 if comm.rank == 1 else None)
-        comm.sendrecv(np.zeros(2), comm.rank, comm.rank)
-
-    first, second, *others = traffic_of(ranks, call)
-    assert counted(first) == (16, 0, 1, 0)
-    assert counted(second) == (0, 16, 0, 0)
-    assert all(counted(other) == (0, 0, 0, 0) for other in others)
 
 
 def test_traffic_is_a_value():

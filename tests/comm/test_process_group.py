@@ -12,7 +12,7 @@ from sparse_mpi.comm.counting import REDUCIBLE
 
 from ..algorithms.conformance import assert_same_as_in_world, train
 from ..algorithms.test_algorithms import DYADIC
-from ..launch import ROOT, launch
+from ..launch import launch
 from ..prefork import torchrun
 from ..tiers import COMPARED
 from .laws import assert_as_in_a_world, assert_reduced_to_its_ends
@@ -21,7 +21,7 @@ dist = pytest.importorskip("torch.distributed")
 process_group = pytest.importorskip("sparse_mpi.comm.process_group")
 
 RANKS = 3
-HARNESS = "tests.comm.process_group_harness"
+TYPES = sorted({dtype.name for dtype in REDUCIBLE})
 IN_JOB = """
 import time
 import numpy as np, pytest, torch.distributed as dist
@@ -61,30 +61,39 @@ except ArithmeticError as error:
 """
 
 
-def assert_passed(ranks, *options):
-    done = launch(None, *torchrun(ranks, "-m", "pytest", "-p", HARNESS, "-q", "-rf", *options), seconds=240)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert done.stdout.count(" passed") == ranks
+BODIES = """
+from types import SimpleNamespace
+import torch.distributed as dist
+from sparse_mpi.comm import as_comm
+from tests.comm import test_process_group as bodies
+
+dist.init_process_group("gloo")
+comm = as_comm(dist.group.WORLD)
+
+def run(fn):
+    results = [None] * comm.size
+    dist.all_gather_object(results, fn(comm))
+    return results
+
+ranks = SimpleNamespace(size=comm.size, run=run)
+bodies.test_every_call_returns_and_counts_what_it_does_in_a_world(ranks)
+for dtype in bodies.TYPES:
+    bodies.test_every_type_is_reduced_to_its_ends(ranks, dtype)
+bodies.test_read_only_arrays_are_sent(ranks)
+for name in bodies.ALGORITHMS:
+    bodies.test_a_step_costs_and_gives_what_it_does_in_process(ranks, name)
+print("held\\n", end="", flush=True)
+"""
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize("size", [RANKS, pytest.param(4, marks=pytest.mark.full("the bodies are those on three"))])
-def test_bodies_of_this_file_under_torchrun(pytestconfig, size):
-    assert_passed(size, "--tier", pytestconfig.getoption("--tier"), "tests/comm/test_process_group.py")
+def test_bodies_of_this_file_under_torchrun():
+    done = launch(None, *torchrun(RANKS, "-c", BODIES), seconds=240)
+    assert done.returncode == 0 and done.stdout.split() == ["held"] * RANKS, done.stderr
 
 
 def test_every_call_returns_and_counts_what_it_does_in_a_world(ranks):
     assert_as_in_a_world(ranks)
-
-
-@pytest.mark.full("bodies that run on three ranks compare each algorithm")
-@pytest.mark.jobs
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("size", COMPARED)
-def test_gloo_equals_world_wherever_mpi_does(size):
-    files = sorted((ROOT / "tests").rglob("test_*.py"))
-    compared = [str(file) for file in files if "pytest.mark.against_world" in file.read_text()]
-    assert_passed(size, "--tier", "all", "-m", "against_world", *compared)
 
 
 IN_MESH = r"""
@@ -187,7 +196,7 @@ def test_subgroups_mismatches_and_the_end_of_a_job():
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
-@pytest.mark.parametrize("dtype", sorted({dtype.name for dtype in REDUCIBLE}))
+@pytest.mark.parametrize("dtype", TYPES)
 def test_every_type_is_reduced_to_its_ends(ranks, dtype):
     """Sums that wrap around and maxima of what is large without a sign; gloo knows no unsigned ones but bytes."""
     assert_reduced_to_its_ends(ranks, dtype)
@@ -248,7 +257,5 @@ def test_a_restart_by_torchrun_at_the_old_store_is_refused(monkeypatch):
 
 
 def test_torch_distributed_must_be_initialised_first():
-    if dist.is_initialized():
-        pytest.skip("it is, by the harness")
     with pytest.raises(RuntimeError, match=r"must be initialised .* call torch.distributed.init_process_group"):
         process_group.ProcessGroupComm()

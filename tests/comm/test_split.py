@@ -1,4 +1,7 @@
-"""Communicators split off another one, and the nodes that ranks are on: `World`, MPI, torchrun and `NullComm`."""
+"""Communicators split off another one, and the nodes that ranks are on: `World`, MPI, torchrun and `NullComm`.
+
+What their calls return: `test_comm`.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,9 @@ import pytest
 
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.base import Traffic, host_leader
-from sparse_mpi.comm.world import DeadlockError, MismatchError, World
+from sparse_mpi.comm.world import World
 
 ONE = np.ones(1)
-
-
-@pytest.mark.parametrize("colors", [1, 2, 3, 8])
-def test_ranks_of_a_colour_talk_among_themselves(ranks, colors):
-    def body(comm):
-        part = comm.split(comm.rank % colors)
-        after, before = (part.rank + 1) % part.size, (part.rank - 1) % part.size
-        each = np.arange(part.size)
-        own = np.array([comm.rank])
-        part.barrier()
-        assert part.split(part.rank).allgather(own).tolist() == [[comm.rank]], "a part can be split again"
-        return (part.rank, part.size), [
-            part.allgather(own)[:, 0],
-            part.allgatherv(own)[0],
-            part.alltoallv(np.repeat(own, part.size), np.ones_like(each))[0],
-            np.concatenate([part.sendrecv(own, after, before), own]),
-            part.allreduce(own),
-            part.bcast(own, part.size - 1),
-        ]
-
-    for rank, (place, found) in enumerate(ranks.run(body)):
-        members = list(range(rank % colors, ranks.size, colors))
-        at = members.index(rank)
-        assert place == (at, len(members))
-        expected = [members] * 3 + [[members[at - 1], rank], [sum(members)], members[-1:]]
-        assert [array.tolist() for array in found] == expected
 
 
 def test_what_is_sent_in_a_part_counts_in_the_whole(ranks):
@@ -85,56 +62,3 @@ def test_null_comm_takes_every_rank_to_give_the_same_colour():
     assert (part.rank, part.size, host_leader(comm)) == (1, 3, 0)
     part.allgather(ONE)
     assert comm.traffic.sent == 16
-
-
-def waiting(comm):
-    part = comm.split(comm.rank % 2)
-    (comm if comm.rank == 2 else part).barrier()
-
-
-def unanswered(comm):
-    part, receiving = comm.split(comm.rank % 2), comm.rank % 2
-    part.sendrecv(ONE, None if receiving else 1 - part.rank, 1 - part.rank if receiving else None)
-
-
-def odd(call):
-    """``call(part)`` on ranks 1 and 3, which form a part."""
-
-    def body(comm):
-        part = comm.split(comm.rank % 2)
-        return call(part) if comm.rank % 2 else None
-
-    return body
-
-
-@pytest.mark.parametrize(
-    ("body", "report"),
-    [
-        (
-            waiting,
-            "deadlock: rank 0 waiting for rank 2 in barrier() among ranks 0, 2; "
-            "rank 2 waiting for ranks 0-1, 3 in barrier(); ranks 1, 3 returned",
-        ),
-        (
-            unanswered,
-            "deadlock: rank 0 waiting for rank 2 to take its message; rank 1 waiting for a message from rank 3; "
-            "rank 2 waiting for rank 0 to take its message; rank 3 waiting for a message from rank 1",
-        ),
-        (
-            lambda comm: comm.split(0) if comm.rank < 3 else comm.barrier(),
-            "rank 3 called barrier(), ranks 0-2 called split()",
-        ),
-        (
-            odd(lambda part: part.barrier() if part.rank else part.allreduce(ONE)),
-            "rank 1 called allreduce(float64 (1), sum), rank 3 called barrier()",
-        ),
-        (
-            odd(lambda part: part.sendrecv(np.ones((1, 1 + part.rank)), 1 - part.rank, 1 - part.rank)),
-            "rank 3 sent rows(float64 (n, 2)) to rank 1, which expects rows(float64 (n, 1))",
-        ),
-    ],
-)
-def test_deadlocks_and_mismatches_in_parts_are_named_by_the_ranks_of_the_world(body, report):
-    with pytest.raises((DeadlockError, MismatchError)) as caught:
-        World(4).run(body)
-    assert str(caught.value) == report and isinstance(caught.value, DeadlockError) == report.startswith("deadlock")

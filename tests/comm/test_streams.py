@@ -6,7 +6,6 @@ The device keeps a log of streams that wait, and of memory that two touch withou
 from __future__ import annotations
 
 import sys
-import threading
 from time import sleep
 from weakref import ref
 
@@ -15,18 +14,14 @@ import pytest
 import torch
 
 from sparse_mpi import SparseAllreduce
-from sparse_mpi.algorithms import OkTopk
 from sparse_mpi.comm import NullComm
-from sparse_mpi.comm.background import ProgressThread, progress_thread_of
+from sparse_mpi.comm.background import progress_thread_of
 from sparse_mpi.comm.streams import seconds_between
 from sparse_mpi.monitor.tracer import Tracer
 from sparse_mpi.optim import DistributedOptimizer
-from sparse_mpi.reduction.settings import make_settings
-from sparse_mpi.training.live_ranks import LiveRanks
-from sparse_mpi.training.named_gradients import NamedGradients
 
 from ..fakes.fake_array import to_torch
-from ..fakes.fake_device import FIRST, TORCH_STREAM
+from ..fakes.fake_device import TORCH_STREAM
 from ..fakes.fake_torch import CudaTensor
 from ..kernels.on_cuda import bytes_of, parts_of
 from .test_background import Threaded
@@ -74,21 +69,6 @@ def test_tensors_are_worked_on_beside_torchs_stream(device):
     (side,) = device.worked - {0}  # where the gradients were made
     assert device.waits[:2] == [(side, TORCH_STREAM), (TORCH_STREAM, side)]
     assert {copy.stream for copy in device.copies if copy.to == "host"} - {0} == {side}
-
-
-def test_work_is_on_the_progress_thread_and_its_stream_between_two_waits(device, here):
-    x, seen = gradients(1)[0], []
-
-    def work():
-        seen.extend([threading.current_thread(), device.stack[-1].ptr, list(device.waits), list(device.current)])
-        return x + 1
-
-    own = ProgressThread(Threaded(2)).start(work, x).wait()
-    thread, side, before, current = seen
-    assert thread is not threading.current_thread() and side >= FIRST and current == [0]
-    assert before == [(side, HERE)] and device.waits[1] == (HERE, side)
-    assert own.tolist() == (x + 1).tolist()
-    assert device.stack[-1] is here and not device.current
 
 
 def test_each_progress_thread_has_a_stream_of_its_own(device, here):
@@ -149,16 +129,6 @@ def test_a_progress_thread_holds_nothing_of_what_was_waited_for(here):
             break
         sleep(0.001)  # the progress thread is about to let it go
     assert held() is None and total.nnz > 0
-
-
-def test_residuals_of_ddps_buckets_are_read_after_the_steps_on_another_stream(device):
-    ranks = LiveRanks(Threaded(2), None)
-    buckets = NamedGradients({"w": torch.ones(N)}, make_settings(N, algorithm=OkTopk()), 0.01, ranks)
-    with device.stream(HERE):
-        vector = buckets.adopt(("w",))
-        vector.reducer.start(gradients(1)[0]).wait()
-        vector.used = True
-    assert np.count_nonzero(buckets.residuals()["w"]) > N / 2
 
 
 @pytest.mark.parametrize("comm", [Threaded, NullComm])

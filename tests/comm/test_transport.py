@@ -8,7 +8,6 @@ import pytest
 
 from sparse_mpi.comm import as_comm
 from sparse_mpi.comm.base import MEMBERS
-from sparse_mpi.comm.counting import CountingComm
 
 
 def test_what_lacks_members_is_told_which():
@@ -17,8 +16,3 @@ def test_what_lacks_members_is_told_which():
         as_comm(kind(**dict.fromkeys(set(MEMBERS) - {"split", "allgatherv"}, print)))
     complete = kind(**dict.fromkeys(MEMBERS, print))
     assert as_comm(complete) is complete
-
-
-def test_a_class_that_moves_nothing_is_told_what_it_lacks():
-    with pytest.raises(TypeError, match="_allgather"):
-        type("Half", (CountingComm,), {})(0, 1)

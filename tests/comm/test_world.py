@@ -55,6 +55,26 @@ def at_rank_2(call, otherwise):
     return lambda comm: (call if comm.rank == 2 else otherwise)(comm)
 
 
+def waiting_in_parts(comm):
+    part = comm.split(comm.rank % 2)
+    (comm if comm.rank == 2 else part).barrier()
+
+
+def unanswered_in_parts(comm):
+    part, receiving = comm.split(comm.rank % 2), comm.rank % 2
+    part.sendrecv(ONE, None if receiving else 1 - part.rank, 1 - part.rank if receiving else None)
+
+
+def odd(call):
+    """``call(part)`` on ranks 1 and 3, which form a part."""
+
+    def body(comm):
+        part = comm.split(comm.rank % 2)
+        return call(part) if comm.rank % 2 else None
+
+    return body
+
+
 @pytest.mark.parametrize(
     ("body", "report"),
     [
@@ -107,9 +127,32 @@ def at_rank_2(call, otherwise):
             lambda comm: comm.sendrecv(np.ones((1, 1 + comm.rank)), (comm.rank + 1) % 4, (comm.rank - 1) % 4),
             "rank 0 sent rows(float64 (n, 1)) to rank 1, which expects rows(float64 (n, 2))",
         ),
+        (
+            waiting_in_parts,
+            "rank 0 waiting for rank 2 in barrier() among ranks 0, 2; "
+            "rank 2 waiting for ranks 0-1, 3 in barrier(); ranks 1, 3 returned",
+        ),
+        (
+            unanswered_in_parts,
+            "rank 0 waiting for rank 2 to take its message; rank 1 waiting for a message from rank 3; "
+            "rank 2 waiting for rank 0 to take its message; rank 3 waiting for a message from rank 1",
+        ),
+        (
+            lambda comm: comm.split(0) if comm.rank < 3 else comm.barrier(),
+            "rank 3 called barrier(), ranks 0-2 called split()",
+        ),
+        (
+            odd(lambda part: part.barrier() if part.rank else part.allreduce(ONE)),
+            "rank 1 called allreduce(float64 (1), sum), rank 3 called barrier()",
+        ),
+        (
+            odd(lambda part: part.sendrecv(np.ones((1, 1 + part.rank)), 1 - part.rank, 1 - part.rank)),
+            "rank 3 sent rows(float64 (n, 2)) to rank 1, which expects rows(float64 (n, 1))",
+        ),
     ],
 )
 def test_a_deadlock_names_who_waits_for_what_and_a_mismatch_the_calls(body, report):
+    """By the ranks of the world, in a part of it too."""
     with pytest.raises((DeadlockError, MismatchError)) as caught:
         World(4).run(body)
     waits = isinstance(caught.value, DeadlockError)

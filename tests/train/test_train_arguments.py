@@ -22,16 +22,12 @@ TINY = Tiny("toy", Settings(1, 4, 0.5, 0.1, 0, momentum=0.25))
 FOLDERS = {"small": "here", "large": "there", "text": "where", "toy": "nowhere"}
 
 
-def extend(parser):
-    parser.add_argument("--depth", type=int, default=3)
-
-
 def nothing(args):
-    """Take all options."""
+    """Add no options, or take all."""
 
 
 def options(*argv):
-    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, extend, nothing, argv)
+    return parse("net", "Train net.", SETTINGS, FOLDERS, TINY, nothing, nothing, argv)
 
 
 def test_defaults_are_those_of_the_data_set():
@@ -60,7 +56,7 @@ def test_a_warmup_that_is_a_share_of_the_epochs_goes_with_their_number():
     shared = {"long": replace(SETTINGS["text"], epochs=4, warmup_epochs=0.5, warmup_scales=True), **SETTINGS}
 
     def warmup(*argv):
-        own = extend, nothing
+        own = nothing, nothing
         return parse("net", "Train net.", shared, FOLDERS | {"long": "."}, TINY, *own, argv).warmup_epochs
 
     assert (warmup(), warmup("--epochs", "12"), warmup("--epochs", "12", "--warmup-epochs", "2")) == (0.5, 1.5, 2)
@@ -156,10 +152,6 @@ def test_tiny_takes_the_place_of_data_and_settings_that_are_not_given():
     assert (args.data, args.data_dir, args.epochs, args.batch_size) == ("large", Path("there"), 7, 4)
     assert (args.density, args.lr_times_ranks) == (None, False)
     assert not options().tiny
-
-
-def test_a_program_adds_options_of_its_own():
-    assert options().depth == 3 and options("--depth", "4").depth == 4
 
 
 def test_adam_keeps_its_own_momentum_and_clipping_can_be_turned_off():

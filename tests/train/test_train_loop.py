@@ -6,24 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_mpi import World
 from sparse_train.trainer.loop import Training, step_seed
 from sparse_train.trainer.survivors import evaluate, identical
 
-from .small_training import network, settings, task, train
+from .small_program import LOG, PROGRAM, make, train
+from .small_training import network
 
 
-def test_steps_are_timed_without_the_checked_ones_and_the_dense_warm_up(monkeypatch):
+@pytest.mark.usefixtures("no_signals")
+def test_steps_are_timed_without_the_checked_ones_and_the_dense_warm_up(tmp_path, monkeypatch):
     timed, usual = [], Training._usual_step
     monkeypatch.setattr(Training, "_usual_step", lambda self: timed.append(len(self.durations)) or usual(self))
-
-    def body(comm):
-        outcome, _ = train(comm, settings(max_steps=9, dense_warmup=3, check_every=2))
-        assert outcome.step_seconds > 0
-        outcome, _ = train(comm, settings(max_steps=2, check_every=1))
-        assert outcome.step_seconds is None
-
-    World(1).run(body)
+    some = train(1, tmp_path / "some", "--max-steps", "9", "--dense-warmup", "3", "--check-every", "2")
+    none = train(1, tmp_path / "none", "--max-steps", "2", "--check-every", "1")
+    assert some.step_seconds > 0 and none.step_seconds is None
     assert timed == [3, 0]  # of steps 4 to 9 without 4, 6 and 8
 
 
@@ -33,10 +29,11 @@ def test_random_numbers_are_of_a_seed_a_step_and_a_rank():
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
-def test_scores_are_those_of_all_test_data_on_every_rank(ranks):
+def test_scores_are_those_of_all_test_data_on_every_rank(ranks, tmp_path):
+    args = PROGRAM.parse([*LOG, "--out", str(tmp_path)])
+
     def body(comm):
-        made = task(comm)
-        made.model.load_state_dict(network(seed=3).state_dict())
+        made = make(args, comm)
         made.model[2].running_mean += comm.rank
         made.model.train()
         scores = evaluate(made, comm)

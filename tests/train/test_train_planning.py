@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from sparse_mpi import SparseVector
-from sparse_mpi.algorithms.hybrid import Hybrid
 from sparse_mpi.planning import store
 from sparse_mpi.planning.base import Plan, PlannedPart
 from sparse_train.ranks.job import JobError
@@ -27,24 +26,6 @@ PLAN = Plan(dict(TENSORS), 2, 0.05, "partial", PARTS, {"dense": 0.2, "partial": 
 def settings(**changes):
     args = PROGRAM.parse(["--plan", "auto", "--density", "0.05", *QUIET])
     return SimpleNamespace(**vars(args) | changes)
-
-
-@pytest.mark.ranks(1, 3)
-def test_what_is_measured_reduces_from_the_first_step_on(ranks, tmp_path):
-    def body(comm):
-        model, args = network(), settings(out=tmp_path / "run")
-        planning = Planning(model, args, comm, comm)
-        optimizer = planning.distribute(torch.optim.SGD(model.parameters(), 0.1))
-        (bucket,) = optimizer.reduction.buckets
-        assert isinstance(bucket.reducer.algorithm, Hybrid) and [*planning.plan.tensors.items()] == [*TENSORS]
-        if comm.rank == 0:
-            assert store.load(tmp_path / "run" / "plan.json") == planning.plan
-        again = Planning(model, args, comm, comm, store.dumps(planning.plan))
-        assert again.plan == planning.plan
-        return store.dumps(planning.plan)
-
-    plans = ranks.run(body)
-    assert all(plan == plans[0] for plan in plans)
 
 
 @pytest.mark.ranks(2)

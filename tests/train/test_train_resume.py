@@ -53,13 +53,6 @@ def test_a_resumed_run_ends_in_the_same_bits_and_records(size, what, tmp_path):
     assert sorted(p.name for p in (tmp_path / "resumed" / "checkpoints").iterdir())[-1] == f"step-{straight.steps:08d}"
 
 
-def test_a_run_that_is_over_is_not_trained_further(tmp_path, capsys):
-    first = train(2, tmp_path, "--checkpoint-every", "5")
-    again = train(2, tmp_path / "elsewhere", "--resume", str(tmp_path))
-    assert again.digest == first.digest and again.score == first.score
-    assert f"resuming from {tmp_path / 'checkpoints' / 'step-00000012'}" in capsys.readouterr().out
-
-
 def test_a_run_goes_on_on_other_numbers_of_ranks(tmp_path):
     """8 images a rank and epoch at 1 rank, 2 at 4: epochs have 8, 2, 4 and 1 steps."""
     options = ["--momentum-by", "global", "--checkpoint-every", "1", "--check-every", "1", "--resume"]

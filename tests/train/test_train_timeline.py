@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
+from argparse import Namespace
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
-from sparse_mpi import World
 from sparse_mpi.comm import NullComm
 from sparse_mpi.comm.background import Span
 from sparse_mpi.comm.streams import Marks
@@ -19,7 +19,7 @@ from sparse_train.records.metrics import Stamps, record
 from sparse_train.records.timeline import Recorder, StepTrace, on_device, record_of, trace_events
 
 from ..fakes.fake_device import Event
-from .small_training import settings, train
+from .small_program import train
 
 
 def test_a_step_of_median_length_is_drawn(tmp_path):
@@ -74,10 +74,12 @@ def test_without_steps_there_is_nothing_to_draw(tmp_path):
 
 
 def test_a_file_that_cannot_be_drawn_is_refused_before_training(tmp_path, monkeypatch):
+    def opened(file):
+        return record(Namespace(timeline=file, out=tmp_path / "run", plot=False, spares=0), NullComm())
+
     def refused(file):
-        args = settings(timeline=file, out=tmp_path / "run")
         with pytest.raises((OSError, ImportError)) as error:
-            record(args, World(1).run(lambda comm: comm)[0])
+            opened(file)
         return str(error.value)
 
     (tmp_path / "file").write_text("")
@@ -86,7 +88,7 @@ def test_a_file_that_cannot_be_drawn_is_refused_before_training(tmp_path, monkey
     assert not (tmp_path / "run").exists()
     (tmp_path / "old.png").write_text("old")
     for file in (tmp_path / "old.png", tmp_path / "new.png"):
-        record(settings(timeline=file, out=tmp_path / "run"), World(1).run(lambda comm: comm)[0]).close()
+        opened(file).close()
     assert (tmp_path / "old.png").read_text() == "old" and not (tmp_path / "new.png").exists()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert refused(tmp_path / "new.png").startswith("--timeline needs matplotlib")
@@ -145,9 +147,10 @@ def test_steps_of_all_ranks_are_events_of_one_clock():
     ]
 
 
+@pytest.mark.usefixtures("no_signals")
 def test_training_draws_what_rank_0_did_and_traces_all(tmp_path, capsys):
-    args = settings(timeline=tmp_path / "step.png", max_steps=5)
-    World(2).run(lambda comm: train(comm, args, bucket_cap_mb=1e-4))
+    options = "--algo oktopk --max-steps 5 --bucket-mb 0.0001 --timeline".split()
+    train(2, tmp_path / "run", *options, str(tmp_path / "step.png"))
     assert capsys.readouterr().out.count("timeline of step") == 1
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
     trace = json.loads((tmp_path / "step.json").read_text())
