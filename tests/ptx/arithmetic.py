@@ -112,6 +112,18 @@ def inserted(a, b, start, length):
     return (b & ~mask) | (shifted_left(a, np.asarray(start)) & mask)
 
 
+def permuted(a, b, selector):
+    """``prmt``: any four of the eight bytes of two words; the highest bit of a digit repeats a byte's sign."""
+    words = b.astype(np.uint64) << np.uint64(32) | a
+    result = np.zeros(np.broadcast(a, b, selector).shape, np.uint32)
+    for i in range(4):
+        digit = (selector >> np.uint32(4 * i)).astype(np.uint64)
+        byte = (words >> (digit & np.uint64(7)) * np.uint64(8)).astype(np.uint32) & np.uint32(255)
+        signs = np.where(byte >> np.uint32(7), np.uint32(255), np.uint32(0))
+        result |= np.where(digit & np.uint64(8), signs, byte).astype(np.uint32) << np.uint32(8 * i)
+    return result
+
+
 def whole(x, kind: np.dtype, rounded) -> np.ndarray:
     """Numbers as whole ones of a type: rounded, and the nearest there is; see PTX's `cvt` for NaN."""
     limits = np.iinfo(kind)

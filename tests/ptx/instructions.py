@@ -82,8 +82,8 @@ def meaning(form: str, kind: str, count: int) -> tuple[Callable, list[str]]:
         return shift, [kind, kind, "u32"]
     if form == "bfi":
         return arithmetic.inserted, [kind, kind, kind, "u32", "u32"]
-    if form == "brev":
-        return arithmetic.reversed_bits, same
+    if form in ("brev", "prmt"):
+        return (arithmetic.reversed_bits if form == "brev" else arithmetic.permuted), same
     if form in arithmetic.COUNTS:
         return arithmetic.COUNTS[form], ["u32", kind]
     if kind == "pred" and form == "not":

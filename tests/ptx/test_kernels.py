@@ -1,32 +1,102 @@
-"""Kernels as NVRTC compiles them: what they move, and those of which tests/kernels has this tier interpret none.
-
-tests/kernels compares all others with NumPy on this interpreter, and test_nvrtc.py there looks at the code of each.
-"""
+"""Every kernel as NVRTC compiles it runs without a fault; tests/kernels/test_nvrtc.py looks at its code."""
 
 from __future__ import annotations
 
+import re
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
+
+from sparse_mpi.kernels import base
+from sparse_mpi.sparse import SparseVector, regions_of
+from sparse_mpi.wire import WIRES, Int8
+from sparse_mpi.wire.packed import Ballots, Complete
 
 from ..fakes import fake_cuda
 from ..kernels.on_cuda import put, thresholds
 from . import device
 
+SOURCES = Path(base.__file__).with_name("cuda")
 pytestmark = [
     pytest.mark.full("the emulator runs the same sources in make test"),
     pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value"),
 ]
 
 
+def everything(cuda) -> None:
+    """Call all kernels; tests/kernels compares what they give with NumPy, on this interpreter too."""
+    n, there = 8, partial(put, cuda)
+    draw = np.random.default_rng(0)
+    plain = np.sort(draw.choice(4 * n, n, replace=False)).astype(np.int32)
+    numbers = draw.standard_normal(4 * n).astype(np.float32)
+    indices, values, x, limit = there(plain), there(numbers[:n]), there(numbers), int(np.float32(0.5).view(np.int32))
+    cuda.select(values, limit, n)
+    cuda.accumulate_select(there(numbers[:n]), values, limit, n)
+    cuda.select_standardized(there(numbers[:n]), there(abs(numbers[:n])), limit, n, values)
+    cuda.accumulate(there(numbers[:n]), values)
+    cuda.moments(values, 0)
+    # of dense vectors
+    cuda.subtract_dense(there(numbers[:n]), values)
+    cuda.follow_squares(there(abs(numbers[:n])), values, 0.25)
+    cuda.standardized(values, there(abs(numbers[:n])))
+    cuda.kth_bin(cuda.histogram(values, 31, 0, 9), 4)
+    cuda.smallest(values)
+    cuda.to_bfloat16(values)
+    cuda.count(values, np.array([0, limit], np.int64))
+    cuda.add_rows(there(numbers.reshape(4, n)))
+    cuda.top_k_rows(there(numbers.reshape(4, n)), 2)
+    cuda.sketch(values, 7)
+    # of sparse vectors
+    cuda.add(x, indices, values)
+    cuda.subtract(x, indices, values)
+    twice = there(np.concatenate([plain, plain // 2])), there(numbers[: 2 * n])
+    cuda.add_merged(x, *twice)
+    cuda.add_merged(x, *twice, lengths=np.array([n, n]))
+    cuda.truncate(indices, values, 4)
+    cuda.truncate_least(indices, values, 4)
+    cuda.merge(*twice, 4 * n)
+    *sums, first = cuda.merge_loosely(*twice, 4 * n, lengths=[n, n])
+    cuda.count(sums[1], np.array([0, limit], np.int64), first)
+    cuda.compress(*sums, first, threshold=limit)
+    cuda.among(indices, there(plain[::2].copy()), there(numbers[: n // 2]))
+    cuda.compress(indices, values, there(np.arange(n) % 3 == 1))
+    cuda.contains(indices, there(plain[::2].copy()))
+    cuda.from_pairs(cuda.to_pairs(indices, values, np.dtype(np.int32)), np.dtype(np.int32), np.dtype(np.float32))
+    # of votes
+    places, deltas, _ = cuda.changes(x, indices, values)
+    dealt, votes, owned = cuda.deal(indices, deltas, places, 4 * n, 3)
+    cuda.undeal(dealt, 4 * n, 3)
+    cuda.add_dealt(x, dealt, votes, 4 * n, 3)
+    cuda.split_counts(indices, np.array([0, n, 4 * n]))
+    # of messages
+    edges, halves = np.array([0, 3, n]), np.array([[0, 2 * n], [2 * n, 4 * n]])
+    cuda.from_int8(*cuda.to_int8(values, indices, edges), edges)
+    cuda.from_levels(*cuda.to_int4(values, indices, edges), edges, 4)
+    cuda.to_int2(values, edges)
+    cuda.from_log4(*cuda.to_log4(abs(values), edges), edges)
+    counts = np.array([int((plain < 2 * n).sum()), int((plain >= 2 * n).sum())])
+    for name in ("packed", "packed+int8", "packed+fp16"):
+        packed = WIRES[name].pack(SparseVector(indices, values, 4 * n), counts, halves)
+        WIRES[name].unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))
+    packed = Ballots().pack(SparseVector(dealt, votes, 4 * n + 3), owned, regions_of(11 * np.arange(4)))
+    Ballots().unpack(packed.buffer, packed.lengths, regions_of(11 * np.arange(4)), 4 * n + 3, np.dtype(np.float32))
+    every = SparseVector(there(np.arange(4 * n, dtype=np.int32)), x, 4 * n)
+    packed = Complete(Int8()).pack(every, np.array([2 * n, 2 * n]), halves)
+    Complete(Int8()).unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))
+    # of tensors of several shapes
+    cuda.select_rows(values, (np.array([[0, 4, 1, 0]]), np.array([[4, 4, 2, 1]])), 3)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
-def test_kernels_that_round_alone_to_eight_bits(interpreted, monkeypatch, seed):
+def test_every_kernel_is_run(interpreted, monkeypatch, seed):
     """In an order of blocks that the seed draws."""
     monkeypatch.setattr(fake_cuda, "SEED", seed)
-    indices, values, edges = np.arange(8, dtype=np.int32), np.linspace(-1, 1, 8, dtype=np.float32), np.array([0, 3, 8])
-    codes, scales = interpreted.to_int8(put(interpreted, values), put(interpreted, indices), edges)
-    found = interpreted.from_int8(codes, scales, edges).get()
-    np.testing.assert_allclose(found, values, atol=1 / 127)
-    assert {launch.kernel.name for launch in device.RECORD} >= {"to_int8", "from_int8"}
+    everything(interpreted)
+    sources = [re.sub(r"__launch_bounds__\(\w+\)", "", file.read_text()) for file in SOURCES.glob("*.cu")]
+    names = {name for text in sources for name in re.findall(r"__global__\s+void\s+(\w+)\s*\(", text)}
+    assert len(names) > 30 and {launch.kernel.name for launch in device.RECORD} == names
 
 
 # Bytes of global memory that an entry of float32 costs: what is read and written of vectors, and of pairs
