@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi.kernels import base
+from sparse_mpi.kernels.adam import ADAM, COLUMNS
 from sparse_mpi.sparse import SparseVector, regions_of
 from sparse_mpi.wire import WIRES, Int8
 from sparse_mpi.wire.packed import Ballots, Complete
@@ -41,6 +42,8 @@ def everything(cuda) -> None:
     cuda.subtract_dense(there(numbers[:n]), values)
     cuda.follow_squares(there(abs(numbers[:n])), values, 0.25)
     cuda.standardized(values, there(abs(numbers[:n])))
+    table, state = np.ones((1, COLUMNS)), tuple(there(np.zeros(n, kind)) for kind in (np.float32, np.float32, np.int32))
+    cuda.adam(ADAM, values, there(np.arange(4)), None, state, None, table, np.array([n]), there(numbers[:n]))
     cuda.kth_bin(cuda.histogram(values, 31, 0, 9), 4)
     cuda.smallest(values)
     cuda.to_bfloat16(values)
