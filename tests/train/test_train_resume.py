@@ -30,7 +30,7 @@ OPTIONS = {
     "oktopk": [],
     "gmc": ["--momentum-by", "global", "--dense-warmup", "3"],
     "density warm-up": ["--density-warmup", "2"],
-    "adam": ["--optimizer", "adam", "--lr", "0.01"],
+    "adam": ["--optimizer", "adam", "--lr", "0.01", "--algo", "elect", "--dense-warmup", "3"],
     "selector": ["--algo", "topkdsa", "--selector", "random", "--clip-norm", "1"],
 }
 

@@ -67,14 +67,14 @@ class Training:
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
         self.ranks = task.share.ranks  # at the start: a step has the samples of this number of ranks
         state = task, self.taking, comm, planning, self.journal, self.progress
-        self.resumption = Resumption(*state, self._use)
+        self.resumption = Resumption(*state)
         self.survivors = Survivors(
             comm, task.share, args.min_ranks, metrics, lambda: self.resumption.given(self.survivors)
         )
         broadcast_parameters(task.model.state_dict(), comm=comm)
         reducers = self.taking.reducers
         self.final_density = sum(r.k for r in reducers) / sum(r.layout.size for r in reducers)
-        self.algorithms = [reducer.algorithm for reducer in reducers]  # the algorithms after a dense warm-up
+        self.reduction.dense_steps = args.dense_warmup
 
     def start(self, resume: Callable[[], None]) -> bool:
         """Return False on a spare, which has waited here, if it was never needed. Collective.
@@ -187,20 +187,11 @@ class Training:
         """
         self.reduction.density = density(epoch, self.final_density, self.args.density_warmup)
         self.reduction.check_every = int(self._is_due(self.args.check_every, self.progress.steps + 1))
-        self._warm_up()
+        if self.args.dense_warmup and self.progress.steps in (0, self.args.dense_warmup):
+            self.durations = []
         for group in self.taking.optimizer.param_groups:
             group["lr"] = learning_rate(epoch, self.args, self.ranks)
         torch.manual_seed(step_seed(self.args.seed, self.progress.steps, self.task.share.rank))
-
-    def _warm_up(self) -> None:
-        if self.args.dense_warmup and self.progress.steps in (0, self.args.dense_warmup):
-            self.durations = []
-        self._use(dense=self.progress.steps < self.args.dense_warmup)
-
-    def _use(self, dense: bool = False) -> None:
-        pairs = zip(self.taking.reducers, self.algorithms, strict=True) if self.args.dense_warmup else ()
-        for reducer, algorithm in pairs:
-            reducer.use(Dense() if dense else algorithm)
 
     def _step(self, batch: Any, start: float) -> Meter:
         step = self.taking.take(batch, start, self.clock)

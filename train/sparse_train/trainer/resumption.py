@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,11 +34,7 @@ class Progress:
 
 @dataclass
 class Resumption:
-    """The state of a run, saved and loaded; ``finish_warmup`` has each bucket reduce as after a dense warm-up.
-
-    Checkpoints are made and loaded with the algorithms after it: they share their residuals with the dense ones, which
-    have no other state, so that a resumed run may end its warm-up earlier or later.
-    """
+    """The state of a run, saved and loaded. A resumed run may end its dense warm-up earlier or later."""
 
     task: Task
     taking: Steps
@@ -46,7 +42,6 @@ class Resumption:
     planning: Planning | None
     journal: Journal
     progress: Progress
-    finish_warmup: Callable[[], None]
 
     def state(self) -> State:
         """Return copies of all that `resume` needs to go on to the same bits."""
@@ -57,7 +52,6 @@ class Resumption:
             "plan": store.dumps(plan) if plan else "",
             **{"epoch": epoch, "first": first, "epoch_steps": self.task.steps},
         }
-        self.finish_warmup()
         meter = self.progress.meter
         own = {
             "reduction": self.taking.reduction.state_dict(),
@@ -92,7 +86,6 @@ class Resumption:
             for state in own:
                 sums = torch.from_numpy(state["meter"]["sums"]).to(self.progress.meter.sums.device)
                 self.progress.meter.add(Meter(**state["meter"] | {"sums": sums}))
-            self.finish_warmup()
             self.taking.reduction.take_over([state["reduction"] for state in own], ranks)
 
     def _shared(self) -> dict[str, Any]:
