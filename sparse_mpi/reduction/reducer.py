@@ -19,7 +19,7 @@ from sparse_mpi.comm.job.launcher import OBSERVED
 from sparse_mpi.feedback import Feedback
 from sparse_mpi.monitor.step_report import StepReport
 from sparse_mpi.monitor.watch import Watch
-from sparse_mpi.reduction.arguments import make_algorithm, resolve_k
+from sparse_mpi.reduction.arguments import check_second_moment, make_algorithm, resolve_k
 from sparse_mpi.reduction.engine import Absence, Direct, Engine, StepPlan
 from sparse_mpi.reduction.second_moment import SecondMoment
 from sparse_mpi.reduction.settings import Settings, make_settings
@@ -307,12 +307,15 @@ class SparseAllreduce:
         An earlier one resumes its state.
 
         Raises:
-            TypeError, ValueError: an unknown algorithm, or ranks may be lost; raised on every rank.
+            TypeError, ValueError: an unknown algorithm, one that takes no second moments where they travel, or ranks may
+                be lost; raised on every rank.
         """
         # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)
         with same_on_all_ranks(self.comm) as say:
             chosen = make_algorithm(algorithm, {})
+            if (beta := self.engine.settings.second_moment) is not None:
+                check_second_moment(beta, chosen)
             if self.execution.survives and chosen != self.algorithm:
                 raise ValueError(f"algorithm must stay {self.algorithm} where ranks may be lost, got {algorithm}")
             say(call="use", algorithm=chosen)

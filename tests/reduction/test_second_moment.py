@@ -201,7 +201,10 @@ def test_a_state_without_it_is_refused():
 )
 def test_it_is_refused_where_it_cannot_travel(options, message):
     def body(comm):
+        made = reducer(comm)
         with pytest.raises(ValueError, match=message):
             reducer(comm, **options)
+        with pytest.raises(ValueError, match=message):
+            made.use(options.get("algorithm", "dense"))
 
     World(2).run(body)
