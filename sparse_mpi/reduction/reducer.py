@@ -307,8 +307,7 @@ class SparseAllreduce:
         An earlier one resumes its state.
 
         Raises:
-            TypeError, ValueError: an unknown algorithm, one that takes no second moments where they travel, or ranks may
-                be lost; raised on every rank.
+            TypeError, ValueError: an unknown algorithm, second moments that it cannot carry, or ranks may be lost.
         """
         # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)
