@@ -23,8 +23,6 @@ from sparse_mpi.integrations.framework_state import rank_file, restore, save
 
 __all__ = ["SparseDDPStrategy"]
 
-THEIRS = {name for theirs in (DDPStrategy, DistributedDataParallel) for name in signature(theirs).parameters}
-
 
 class SparseDDPStrategy(DDPStrategy):
     """Lightning's strategy for DistributedDataParallel, with gradients reduced sparsely.
@@ -44,7 +42,8 @@ class SparseDDPStrategy(DDPStrategy):
     strategy_name = "sparse_mpi"
 
     def __init__(self, *, with_optimizer: bool = True, **arguments: Any) -> None:
-        super().__init__(**{name: arguments.pop(name) for name in [*arguments] if name in THEIRS})
+        theirs = {name for kind in (DDPStrategy, DistributedDataParallel) for name in signature(kind).parameters}
+        super().__init__(**{name: arguments.pop(name) for name in [*arguments] if name in theirs})
         self.sparse_state: SparseState | None = None
         self._with_optimizer, self._arguments = with_optimizer, arguments
         self._checkpoint: str | Path | None = None  # that was read last
