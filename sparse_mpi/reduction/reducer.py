@@ -307,7 +307,8 @@ class SparseAllreduce:
         An earlier one resumes its state.
 
         Raises:
-            TypeError, ValueError: an unknown algorithm, second moments that it cannot carry, or ranks may be lost.
+            TypeError, ValueError: an unknown algorithm, second moments that it cannot carry, or ranks may be
+                lost; raised on every rank.
         """
         # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)

@@ -15,7 +15,7 @@ from .on_device import OnDevice
 
 ROW_SHAPES = pytest.mark.parametrize("trailing", [(), (3,), (2, 2)], ids=str)
 assert_same = partial(np.testing.assert_array_equal, strict=True)  # in type and shape, too
-COLORS = 1, 2, 3, 8  # by which the ranks are split; of one all talk to all
+COLORS = 1, 2, 3, 8  # numbers of groups that talk among themselves
 DTYPES = pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
 
 

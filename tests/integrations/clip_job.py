@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from sparse_mpi.optim import DistributedOptimizer
 SEEDS, STEPS, WARM, BATCH, BLOCK, RATE, MOST = (1, 2), 200, 20, 8, 64, 3e-3, 1.0
 SIZE = {"n_positions": BLOCK, "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 128, "bos_token_id": 0}
 DROP = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-Loss = Callable[[torch.Tensor], torch.Tensor]
+CLIP = torch.nn.utils.clip_grad_norm_
 
 
 def texts(seed: int) -> tuple[list[dict], torch.Tensor]:
@@ -48,12 +47,10 @@ def texts(seed: int) -> tuple[list[dict], torch.Tensor]:
     return [{"input_ids": row, "labels": row} for row in chosen], torch.stack(rows[-400:])
 
 
-def made(seed: int) -> tuple[GPT2LMHeadModel, torch.optim.Optimizer, LambdaLR]:
-    torch.manual_seed(seed)
-    net = GPT2LMHeadModel(GPT2Config(eos_token_id=0, **SIZE, **DROP))
+def stepping(net: torch.nn.Module) -> tuple[torch.optim.Optimizer, LambdaLR]:
     optimizer = torch.optim.AdamW(net.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
     rates = LambdaLR(optimizer, lambda step: min((step + 1) / WARM, 0.55 + 0.45 * math.cos(math.pi * step / STEPS)))
-    return net, optimizer, rates
+    return optimizer, rates
 
 
 def looped(net, optimizer, rates, data, *, model=None, backward=torch.Tensor.backward, clip=None) -> None:
@@ -69,58 +66,57 @@ def looped(net, optimizer, rates, data, *, model=None, backward=torch.Tensor.bac
         rates.step()
 
 
-CLIP = torch.nn.utils.clip_grad_norm_
+def given(line: bool) -> dict[str, float]:
+    """Arguments of a door: none where the script clips by itself."""
+    return {} if line else {"clip_norm": MOST}
 
 
-def by_optimizer(net, optimizer, rates, data, line: bool) -> None:
-    given = {} if line else {"clip_norm": MOST}
-    optimizer = DistributedOptimizer(optimizer, net.named_parameters(), **given)
+def by_optimizer(net, data, line: bool) -> None:
+    optimizer, rates = stepping(net)
+    optimizer = DistributedOptimizer(optimizer, net.named_parameters(), **given(line))
     looped(net, optimizer, rates, data, clip=CLIP if line else None)
 
 
-def by_hook(net, optimizer, rates, data, line: bool) -> None:
+def by_hook(net, data, line: bool) -> None:
+    optimizer, rates = stepping(net)
     model = DistributedDataParallel(net)
-    model.register_comm_hook(state_of(net, optimizer, line), sparse_hook)
+    model.register_comm_hook(SparseState(net.named_parameters(), optimizer=optimizer, **given(line)), sparse_hook)
     looped(net, optimizer, rates, data, model=model, clip=CLIP if line else None)
 
 
-def state_of(net, optimizer, line: bool) -> SparseState:
-    return SparseState(net.named_parameters(), optimizer=optimizer, **({} if line else {"clip_norm": MOST}))
-
-
-def by_fsdp(net, optimizer, rates, data, line: bool) -> None:
+def by_fsdp(net, data, line: bool) -> None:
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     for part in (*net.transformer.h, net):
         fully_shard(part, mesh=mesh["shard"])
-    optimizer = torch.optim.AdamW(net.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
-    rates = LambdaLR(optimizer, rates.lr_lambdas[0])
-    attach(net, mesh["replicate"], optimizer=optimizer, **({} if line else {"clip_norm": MOST}))
+    optimizer, rates = stepping(net)
+    attach(net, mesh["replicate"], optimizer=optimizer, **given(line))
     looped(net, optimizer, rates, data, clip=CLIP if line else None)
 
 
-def by_accelerate(net, optimizer, rates, data, line: bool) -> None:
-    accelerator = Accelerator(cpu=True)
+def by_accelerate(net, data, line: bool) -> None:
+    accelerator, (optimizer, rates) = Accelerator(cpu=True), stepping(net)
     model, prepared = accelerator.prepare(net, optimizer)
-    model.register_comm_hook(state_of(net, optimizer, line), sparse_hook)
+    model.register_comm_hook(SparseState(net.named_parameters(), optimizer=optimizer, **given(line)), sparse_hook)
     clip = accelerator.clip_grad_norm_ if line else None
     looped(net, prepared, rates, data, model=model, backward=accelerator.backward, clip=clip)
 
 
 class Module(LightningModule):
-    def __init__(self, net, optimizer, rates) -> None:
+    def __init__(self, net) -> None:
         super().__init__()
-        self.net, self.made = net, ([optimizer], [{"scheduler": rates, "interval": "step"}])
+        self.net = net
 
     def training_step(self, batch, _):
         return self.net(**batch).loss
 
     def configure_optimizers(self):
-        return self.made
+        optimizer, rates = stepping(self.net)
+        return [optimizer], [{"scheduler": rates, "interval": "step"}]
 
 
-def by_lightning(net, optimizer, rates, data, line: bool) -> None:
+def by_lightning(net, data, line: bool) -> None:
     trainer = LightningTrainer(
-        strategy=SparseDDPStrategy(**({} if line else {"clip_norm": MOST})),
+        strategy=SparseDDPStrategy(**given(line)),
         accelerator="cpu",
         devices=2,
         max_epochs=1,
@@ -130,10 +126,10 @@ def by_lightning(net, optimizer, rates, data, line: bool) -> None:
         enable_checkpointing=False,
         gradient_clip_val=MOST if line else None,
     )
-    trainer.fit(Module(net, optimizer, rates), DataLoader(data, batch_size=BATCH))
+    trainer.fit(Module(net), DataLoader(data, batch_size=BATCH))
 
 
-def by_hugging_face(net, optimizer, rates, data, line: bool) -> None:
+def by_hugging_face(net, data, line: bool) -> None:
     args = TrainingArguments(
         "unused",
         max_steps=STEPS,
@@ -145,8 +141,8 @@ def by_hugging_face(net, optimizer, rates, data, line: bool) -> None:
         disable_tqdm=True,
         ddp_find_unused_parameters=False,
     )
-    callback = SparseCallback(**({} if line else {"clip_norm": MOST}))
-    Trainer(net, args, train_dataset=data, optimizers=(optimizer, rates), callbacks=[callback]).train()
+    callback = SparseCallback(**given(line))
+    Trainer(net, args, train_dataset=data, optimizers=stepping(net), callbacks=[callback]).train()
 
 
 DOORS = {
@@ -168,8 +164,9 @@ def main(door: str, file: Path) -> None:
         data, others = texts(seed)
         losses = []
         for line in (True, False):
-            net, optimizer, rates = made(seed)
-            DOORS[door](net, optimizer, rates, data, line)
+            torch.manual_seed(seed)
+            net = GPT2LMHeadModel(GPT2Config(eos_token_id=0, **SIZE, **DROP))
+            DOORS[door](net, data, line)
             with torch.no_grad():
                 losses.append(float(net.eval()(input_ids=others, labels=others).loss))
         found.append(losses)

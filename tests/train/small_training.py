@@ -1,4 +1,4 @@
-"""What the training job of a moment learns: a small network, which half of an image is brighter."""
+"""A small network that learns which half of an image is brighter, for training jobs of a moment."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_change_behind_torch_is_found_by_its_bits_with_these_odds(where, odds)
         for _ in range(EVERY):
             gradient = weight.grad = torch.ones_like(weight)
             bucket.gather(apart=True)
-            assert weight.grad is not gradient  # whose memory the next one has, without new pages
+            assert weight.grad is not gradient  # autograd's memory is free for the next one
             change(weight.grad)
             found.append(bucket.changed)
     assert [sum(found[at : at + EVERY]) for at in (0, EVERY, 2 * EVERY)] == [odds, EVERY, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
@@ -161,15 +163,15 @@ def from_int8(codes, scales, edges):
     return x
 
 
-def _coded(edges: np.ndarray, bits: int) -> tuple[Array, Array, Array]:
+def _coded(loop: Any, bits: int, x: Array, edges: np.ndarray, *more: Array) -> tuple[Array, Array]:
     places = code_places(edges, bits)
-    return np.empty(places[-1], np.uint8), places, np.empty(len(edges) - 1, np.float32)
+    codes, scales = np.empty(places[-1], np.uint8), np.empty(len(edges) - 1, np.float32)
+    loop(np.ascontiguousarray(x), *more, edges, codes, places, scales)
+    return codes, scales
 
 
 def to_int4(x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    codes, places, scales = _coded(edges, 4)
-    _to_int4(np.ascontiguousarray(x), indices, edges, codes, places, scales)
-    return codes, scales
+    return _coded(_to_int4, 4, x, edges, indices)
 
 
 @compiled
@@ -240,9 +242,7 @@ def _pack(found, count, codes, bits):
 
 
 def to_int2(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    codes, places, scales = _coded(edges, 2)
-    _to_int2(np.ascontiguousarray(x), edges, codes, places, scales)
-    return codes, scales
+    return _coded(_to_int2, 2, x, edges)
 
 
 @compiled
@@ -291,9 +291,7 @@ def _above(parts, cut):
 
 
 def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-    codes, places, scales = _coded(edges, 4)
-    _to_log4(np.ascontiguousarray(x), edges, codes, places, scales)
-    return codes, scales
+    return _coded(_to_log4, 4, x, edges)
 
 
 @compiled
