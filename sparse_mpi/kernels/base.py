@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sparse_mpi.arrays import Array
+from sparse_mpi.kernels.parts import Parts
 
 LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
@@ -139,6 +140,43 @@ class Kernels(Protocol):
         """Find the k largest magnitudes of each row of ``matrix`` ``(rows, columns)``; of equal ones the first.
 
         Return columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
+        """
+
+    def select_parts(
+        self, x: Array, parts: Parts, thresholds: Array, add: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Return the q largest magnitudes of each part of ``x``, after ``add`` was added to it in place.
+
+        Args:
+            x: ``(n,)`` float32 or float64, contiguous.
+            parts: the parts, and q.
+            thresholds: magnitude bits ``(V,)``, int64, for the next step: they change the time it takes alone, and are
+                written to.
+            add: ``(n,)``, of any precision.
+
+        Returns:
+            Places ``(V, q)``, ascending in each part, of type ``parts.place``, and values ``(V, q)``. Of equal
+            magnitudes the first; zeros where no more entries are nonzero.
+        """
+
+    def add_parts(self, places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
+        """Add up messages of all ranks, in their order, and return the q largest sums of each part.
+
+        Places and values are ``(P, m q)``, of m parts of ``width`` places; results ``(m, q)`` and ``thresholds``
+        ``(m,)`` are as of `select_parts`.
+        """
+
+    def from_parts(
+        self, parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    ) -> tuple[Array, Array, Array]:
+        """Return results by index: ascending indices, values, and this rank's contributions, all ``(m,)``.
+
+        Args:
+            parts: the parts.
+            places: ``(V, q)`` of the results, ascending in each part.
+            values: ``(V, q)``; zeros are left out.
+            mine: places and values of this rank, as of `select_parts`.
+            owed: ``(m, q)`` to be taken off the contributions to parts from ``first`` on; None: nothing.
         """
 
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:

@@ -37,6 +37,7 @@ from sparse_mpi.kernels.cpu.pairs import (
     truncate,
     truncate_least,
 )
+from sparse_mpi.kernels.cpu.parts import add_parts, from_parts, select_parts
 from sparse_mpi.kernels.cpu.passes import accumulate, accumulate_select, select, sketch
 from sparse_mpi.kernels.cpu.rounding import (
     follow_squares,

@@ -306,16 +306,16 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
     zero = magnitude - magnitude
     guess = zero
     for row in range(matrix.shape[0]):
-        count = _candidates(matrix[row], magnitude, guess, k, indices, found)
+        count = candidates(matrix[row], magnitude, guess, k, indices, found)
         if count < k:
-            count = _candidates(matrix[row], magnitude, zero, k, indices, found)
+            count = candidates(matrix[row], magnitude, zero, k, indices, found)
         kth, ties = kth_of(found[:count], magnitude, k)
         keep_largest(indices[:count], found[:count], magnitude, kth, ties, columns[row], values[row])
         guess = max(kth - margin, zero)
 
 
 @compiled
-def _candidates(line, magnitude, threshold, k, indices, found):
+def candidates(line, magnitude, threshold, k, indices, found):
     """Gather the entries of ``line`` that may be among the k largest, in order; return their number.
 
     Entries that reach the threshold are appended. When they are many, only the k largest stay, and the threshold is

@@ -1,0 +1,82 @@
+"""Parts of a vector with equal quotas, and their kernels of whole-array functions, for NumPy and CuPy.
+
+Runs of `RUN` neighbouring entries are dealt out to V parts. Each round deals V runs, one to each part, and begins at
+the part after the one where the round before began, which spreads rows and columns of matrices. A part is therefore a
+fair sample of the vector. Its entries have *places*, in their order; places beyond the end of the vector are zeros.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sparse_mpi.arrays import Array, index_dtype, namespace
+
+RUN = 64  # neighbouring entries in one part: as many as kernels compare at once
+SHORT = 1 << 16  # places of a part up to which a place has two bytes
+
+
+class Parts(NamedTuple):
+    """The parts of a vector, from each of which the same number of entries is taken."""
+
+    size: int  #: n, length of the vector
+    number: int  #: V, parts
+    quota: int  #: q, entries taken of each part, at most its places
+
+    @property
+    def rounds(self) -> int:
+        """Return the number of runs of a part."""
+        return -(-self.size // (RUN * self.number))
+
+    @property
+    def width(self) -> int:
+        """Return the number of places of a part."""
+        return RUN * self.rounds
+
+    @property
+    def place(self) -> np.dtype:
+        """Return the type of places in messages: uint16 or uint32."""
+        return np.dtype(np.uint16 if self.width <= SHORT else np.uint32)
+
+    def rows(self, x: Array) -> Array:
+        """Return the entries of ``x`` ``(n,)`` by part and place, ``(V, width)``."""
+        xp = namespace(x)
+        padded = xp.zeros(self.number * self.width, x.dtype)
+        padded[: self.size] = x
+        turn, part = xp.arange(self.rounds)[:, None], xp.arange(self.number)[None]
+        runs = padded.reshape(self.rounds, self.number, RUN)[turn, (part - turn) % self.number]
+        return runs.transpose(1, 0, 2).reshape(self.number, self.width)
+
+    def indices(self, places: Array) -> Array:
+        """Return the indices of ``places`` ``(V, q)``, part by part."""
+        xp = namespace(places)
+        places, part = places.astype(np.int64), xp.arange(self.number)[:, None]
+        turn = places // RUN
+        return (turn * self.number + (part - turn) % self.number) * RUN + places % RUN
+
+
+def add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
+    """Return sums ``(parts, width)`` of messages ``(P, parts * q)``, added in the order of ranks."""
+    xp = namespace(values)
+    quota = values.shape[1] // parts
+    sums, row = xp.zeros((parts, width), values.dtype), xp.arange(parts).repeat(quota)
+    for at, of_rank in zip(places, values, strict=True):
+        sums[row, at] += of_rank
+    return sums
+
+
+def from_parts(
+    parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+) -> tuple[Array, Array, Array]:
+    """See `Kernels.from_parts`."""
+    xp = namespace(values)
+    row, own = xp.arange(parts.number)[:, None], xp.zeros((parts.number, parts.width), values.dtype)
+    own[row, mine[0]] = mine[1]
+    sent = own[row, places]
+    if owed is not None:
+        sent[first : first + len(owed)] -= owed
+    there = values.reshape(-1) != 0
+    indices = parts.indices(places).reshape(-1)[there]
+    order = xp.argsort(indices)
+    return indices[order].astype(index_dtype(parts.size)), values.reshape(-1)[there][order], sent.reshape(-1)[there][order]
