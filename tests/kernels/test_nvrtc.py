@@ -26,6 +26,7 @@ FLUSHING = "-ftz=true"  # by CuPy, to every RawModule of source code
 MESSAGES = {"SCALED": SCALED, "CHUNK": 32, "MESSAGES": 31}
 ADAM = {name: number for number, name in enumerate(adam.NAMES)}
 ADAM |= {"COLUMNS": adam.COLUMNS, "NADAM": adam.NADAM, "RMSPROP": adam.RMSPROP}
+PARTS = {"DIGIT": 11, "RUN": 64, "PLACE": "unsigned short"}
 # What each source is compiled with besides, by those who start its kernels
 VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
@@ -35,6 +36,9 @@ VARIANTS = {
     "count.cu": [{}],
     "largest.cu": [{"INDEX": index, "DIGIT": 11} for index in ("int32", "int64")]
     + [{"INDEX": index, "DIGIT": 11, "threads": 1024} for index in ("int32", "int64")],
+    "parts.cu": [PARTS | {"INDEX": index} for index in ("int32", "int64")]
+    + [PARTS | {"INDEX": "int32", "IN_SHARED": 1, "threads": 1024} | more for more in ({}, {"PLACE": "unsigned"})]
+    + [PARTS | {"INDEX": "int32", "GRADIENT": gradient} for gradient in ("float32", "float64", "float16", "uint16")],
     "moments.cu": [{}],
     "dense.cu": [{}, {"threads": 1024}],
     "adam.cu": [{"INDEX": "int32", "KIND": kind} | ADAM for kind in range(3)] + [{"INDEX": "int64", "KIND": 0} | ADAM],
@@ -100,7 +104,7 @@ def assert_in_order(ptx: str) -> None:
 
 
 def test_every_source_is_compiled_here():
-    assert {file.name for file in SOURCES.glob("*.cu")} == {"types.cu", *VARIANTS}
+    assert {file.name for file in SOURCES.glob("*.cu")} == {"types.cu", "radix.cu", *VARIANTS}
 
 
 @pytest.mark.parametrize(

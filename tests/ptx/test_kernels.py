@@ -11,12 +11,13 @@ import pytest
 
 from sparse_mpi.kernels import base
 from sparse_mpi.kernels.adam import ADAM, COLUMNS
+from sparse_mpi.kernels.parts import Parts
 from sparse_mpi.sparse import SparseVector, regions_of
 from sparse_mpi.wire import WIRES, Int8
 from sparse_mpi.wire.packed import Ballots, Complete
 
 from ..fakes import fake_cuda
-from ..kernels.on_cuda import put, thresholds
+from ..kernels.on_cuda import back, put, thresholds
 from . import device
 
 SOURCES = Path(base.__file__).with_name("cuda")
@@ -67,6 +68,11 @@ def everything(cuda) -> None:
     cuda.compress(indices, values, there(np.arange(n) % 3 == 1))
     cuda.contains(indices, there(plain[::2].copy()))
     cuda.from_pairs(cuda.to_pairs(indices, values, np.dtype(np.int32)), np.dtype(np.int32), np.dtype(np.float32))
+    # of parts with quotas
+    parts, hints = Parts(4 * n, 2, 3), there(np.zeros(2, np.int64))
+    chosen, largest = cuda.select_parts(x, parts, hints, there(numbers))
+    sums = cuda.add_parts(*(there(np.tile(back(part).reshape(-1), (2, 1))) for part in (chosen, largest)), 64, hints)
+    cuda.from_parts(parts, *sums, (chosen, largest), largest[1:], 1)
     # of votes
     places, deltas, _ = cuda.changes(x, indices, values)
     dealt, votes, owned = cuda.deal(indices, deltas, places, 4 * n, 3)
@@ -119,3 +125,13 @@ def test_bytes_that_a_selection_moves(name, density, interpreted):
     assert launch.kernel.name == "compact"
     assert fixed < launch.moved() / n <= 1.05 * (fixed + of_pairs * density)
     assert launch.sectors * 32 / n >= launch.moved() / n
+
+
+def test_bytes_that_parts_move(interpreted):
+    """A part stays in shared memory while its largest entries are searched."""
+    n = 8 * 8192
+    parts, (x, gradient) = Parts(n, 4, 164), np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
+    interpreted.select_parts(
+        put(interpreted, x), parts, put(interpreted, np.zeros(4, np.int64)), put(interpreted, gradient)
+    )
+    assert 12 < device.RECORD[-1].moved() / n <= 1.01 * 12 + 6 * 4 * 164 / n

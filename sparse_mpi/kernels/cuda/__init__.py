@@ -1,9 +1,9 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
 These make the host wait for the device: a selection once, for its number of entries, `compress` if that is unknown,
-`count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct indices.
-`merge_loosely` may avoid that. `split_counts`, `smallest` and `truncate_least` wait when results are read; `truncate`,
-`contains` and `among` do not, because the lengths of their results are known.
+`from_parts`, `count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct
+indices. `merge_loosely` may avoid that. `split_counts`, `smallest` and `truncate_least` wait when results are read;
+`truncate`, `contains` and `among` do not, because the lengths of their results are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, mark, to_float16
 from sparse_mpi.kernels.base import LONG, SKETCH, SKETCHED_ROWS, Later, Moments, Number
 from sparse_mpi.kernels.cuda.cleared import cleared
-from sparse_mpi.kernels.cuda.compilation import THREADS, blocks_for, kernel, launch, start
+from sparse_mpi.kernels.cuda.compilation import DIGIT, SELECTING, THREADS, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.launches import (
     accumulate,
     adam,
@@ -48,14 +48,13 @@ from sparse_mpi.kernels.cuda.launches import (
     write_int8,
     write_messages,
 )
+from sparse_mpi.kernels.cuda.parts import add_parts, from_parts, select_parts
 from sparse_mpi.kernels.cuda.told import Told, pointer
 
 ROUNDS = 8  # vectors that each thread of a selection reads
 TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; half of it in half precision
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
-SELECTING = 1024  # threads of a block of `truncate`, and of `top_k_rows` where rows are long
 MAX_BLOCKS = 2048  # whose partial sums are added up, by the host or by atomics
-DIGIT = 11  # bits of a pass in search of the k-th largest: 3 or 6 passes, the first of which tells exponents apart
 SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor; the fewest pairs that each is worth
 MOST_RUNS = 64  # among which `add_up_runs` searches
 # Runs up to which that is cheaper than a sort, however long they are; and pairs times runs, however many runs there are

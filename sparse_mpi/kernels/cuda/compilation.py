@@ -7,6 +7,7 @@ have other bits than the host's. So NVRTC is called without that option, and CuP
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +18,8 @@ import cupy
 import numpy as np
 
 THREADS = 256
+SELECTING = 1024  # threads of a block that searches a long row for its largest entries
+DIGIT = 11  # bits of a pass in search of the k-th largest: 3 or 6 passes, the first of which tells exponents apart
 FOLDER = "~/.cupy/kernel_cache"  # where CuPy keeps its kernels, unless CUPY_CACHE_DIR says otherwise
 
 
@@ -31,12 +34,18 @@ def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> 
 
 @cache
 def _kernel(device: int, name: str, source: str, **macros: object) -> object:
-    folder, capability = Path(__file__).parent, cupy.cuda.Device(device).compute_capability
+    capability = cupy.cuda.Device(device).compute_capability
     macros = {macro: value.name if isinstance(value, np.dtype) else value for macro, value in macros.items()}
-    code = (folder / "types.cu").read_text() + (folder / source).read_text()
+    code = _text("types.cu") + _text(source)
     options = ("--std=c++17", "-ftz=false", *(f"-D{macro}={value}" for macro, value in macros.items()))
     file = _compiled(code, options, (capability, cupy.cuda.nvrtc.getVersion(), cupy.__version__))
     return cupy.RawModule(path=str(file)).get_function(name)
+
+
+def _text(source: str) -> str:
+    """Return the text of a file in this folder, with the files that it includes: NVRTC finds none."""
+    text = Path(__file__).with_name(source).read_text()
+    return re.sub(r'^#include "(.+)"$', lambda found: _text(found[1]), text, flags=re.MULTILINE)
 
 
 def _compiled(code: str, options: tuple[str, ...], versions: tuple[object, ...]) -> Path:

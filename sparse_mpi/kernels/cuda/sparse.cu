@@ -38,17 +38,6 @@ compress(const INDEX* indices, const REAL* values, const bool* chosen, int64 bel
     of_kept[place] = values[i];
 }
 
-// The first of ascending indices that is not below `bound`, or `count`
-__device__ inline int64 lower_bound(const INDEX* indices, int64 count, int64 bound) {
-    int64 low = 0, high = count;
-    while (low < high) {
-        const int64 middle = (low + high) / 2;
-        if (indices[middle] < bound) low = middle + 1;
-        else high = middle;
-    }
-    return low;
-}
-
 // How many of ascending indices lie in each region between boundaries. told: the boundaries, one more than regions, in
 // memory of the host, to which the counts are written behind them.
 extern "C" __global__ void __launch_bounds__(THREADS)

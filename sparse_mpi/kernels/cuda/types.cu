@@ -147,6 +147,18 @@ __device__ inline void tell_least(Bits own, int64 block, uint64* state, int64* t
     if (lane == 0) *told = (int64)least;
 }
 
+// The first of ascending indices that is not below `bound`, or `count`
+template <class T>
+__device__ inline int64 lower_bound(const T* indices, int64 count, int64 bound) {
+    int64 low = 0, high = count;
+    while (low < high) {
+        const int64 middle = (low + high) / 2;
+        if (indices[middle] < bound) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 // Rounded to nearest, as on the host
 __device__ inline float32 root(float32 x) { return __fsqrt_rn(x); }
 __device__ inline float64 root(float64 x) { return __dsqrt_rn(x); }
