@@ -107,7 +107,7 @@ def select_parts(x: Array, parts: Parts, thresholds: Array, add: Array | None = 
 
 
 def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
-    parts = len(thresholds)
+    parts = len(thresholds) - 1
     chosen, largest = top_k_rows(add_up_rows(places, values, width, parts), values.shape[1] // parts)
     return chosen.astype(places.dtype), largest + largest.dtype.type(0)
 

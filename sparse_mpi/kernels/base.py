@@ -142,16 +142,14 @@ class Kernels(Protocol):
         Return columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
         """
 
-    def select_parts(
-        self, x: Array, parts: Parts, thresholds: Array, add: Array | None = None
-    ) -> tuple[Array, Array]:
+    def select_parts(self, x: Array, parts: Parts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
         """Return the q largest magnitudes of each part of ``x``, after ``add`` was added to it in place.
 
         Args:
             x: ``(n,)`` float32 or float64, contiguous.
             parts: the parts, and q.
-            thresholds: magnitude bits ``(V,)``, int64, for the next step: they change the time it takes alone, and are
-                written to.
+            thresholds: magnitude bits ``(V + 1,)``, int64, of each part, and a margin below them: written here for the
+                next step, whose time they change, and no result.
             add: ``(n,)``, of any precision.
 
         Returns:
@@ -163,7 +161,7 @@ class Kernels(Protocol):
         """Add up messages of all ranks, in their order, and return the q largest sums of each part.
 
         Places and values are ``(P, m q)``, of m parts of ``width`` places; results ``(m, q)`` and ``thresholds``
-        ``(m,)`` are as of `select_parts`.
+        ``(m + 1,)`` are as of `select_parts`.
         """
 
     def from_parts(

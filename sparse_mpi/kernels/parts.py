@@ -79,4 +79,8 @@ def from_parts(
     there = values.reshape(-1) != 0
     indices = parts.indices(places).reshape(-1)[there]
     order = xp.argsort(indices)
-    return indices[order].astype(index_dtype(parts.size)), values.reshape(-1)[there][order], sent.reshape(-1)[there][order]
+    return (
+        indices[order].astype(index_dtype(parts.size)),
+        values.reshape(-1)[there][order],
+        sent.reshape(-1)[there][order],
+    )

@@ -103,7 +103,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
         from sparse_mpi.algorithms.published import published
 
         made = published(kind, workload)
-    declared = [field.name for field in fields(kind if made is None else made)]
+    declared = [field.name for field in fields(kind if made is None else made) if field.init]
     if unknown := sorted(set(options) - set(declared)):
         has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")

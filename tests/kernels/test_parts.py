@@ -17,7 +17,7 @@ NAMES = ["normal", "mostly-zero", "constant", "ties", "special", "tiny"]
 
 
 def hints(parts, kind):
-    return np.full(parts.number, {"none": 0, "low": 1 << 29, "high": 1 << 30}[kind], np.int64)
+    return np.full(parts.number + 1, {"none": 0, "low": 1 << 29, "high": 1 << 30}[kind], np.int64)
 
 
 @pytest.mark.parametrize("hint", ["none", "low", "high"])
@@ -75,9 +75,7 @@ def messages(parts, ranks, each, dtype, name):
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 def test_messages_are_added_up_and_read_back(passes, name, parts, dtype, hint):
     made, places, values = messages(parts, 3, parts.number, dtype, name)
-    found = passes.add_parts(
-        put(passes, places), put(passes, values), parts.width, put(passes, hints(parts, hint))
-    )
+    found = passes.add_parts(put(passes, places), put(passes, values), parts.width, put(passes, hints(parts, hint)))
     chosen, largest = array.add_parts(places, values, parts.width, hints(parts, hint))
     assert same(found, (chosen, largest))
     for owed, first in ((None, 0), (np.full((1, parts.quota), 0.5, dtype), parts.number - 1)):

@@ -14,11 +14,21 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, prefetch_lanes, reached
-from sparse_mpi.kernels.cpu.pairs import CANDIDATES, candidates, keep_largest, kth_of
-from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of, readable, scratch_for, widened
+from sparse_mpi.kernels.cpu.pairs import CANDIDATES, WINDOW, candidates, keep_largest, kth_of, more_candidates
+from sparse_mpi.kernels.cpu.passes import (
+    EXPECTED,
+    TILE,
+    append_marked,
+    append_rest,
+    bits_of,
+    readable,
+    scratch_for,
+    widened,
+)
 from sparse_mpi.kernels.parts import Parts
 
-MARGIN = 1 / 8  # octaves that a threshold lies below the q-th magnitude of the step before
+LEAST, MOST = 1 / 256, 1 / 4  # octaves that thresholds lie below the q-th magnitudes of the step before
+AGAIN = 1 / 32  # the share of parts that may be looked at again
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
@@ -30,34 +40,45 @@ def select_parts(x: Array, parts: Parts, thresholds: Array, add: Array | None = 
     places = np.empty((len(pieces), number * room), np.int32)
     values = np.empty((len(pieces), number * room), x.dtype)
     counts = np.empty((len(pieces), number), np.int64)
-    limits = np.maximum(thresholds, 1).astype(bits_type(x))
+    limits = np.maximum(thresholds[:-1], 1).astype(bits_type(x))
 
     def work(lo: int, hi: int) -> None:
         at = starts[lo]
         own = places[at], values[at], counts[at]
-        _candidates_of_parts(x[lo:hi], given[lo:hi], add is not None, scratch_for(given), lo, limits.copy(), quota, *own)
+        _candidates_of_parts(
+            x[lo:hi], given[lo:hi], add is not None, scratch_for(given), lo, limits.copy(), quota, *own
+        )
 
     starts = {lo: at for at, (lo, _) in enumerate(pieces)}
     threads.each(work, pieces)
     chosen, largest = np.empty((number, quota), parts.place), np.empty((number, quota), x.dtype)
-    _keep_quotas(x, limits, _margin(x), places, values, counts, parts.width, chosen, largest)
-    thresholds[:] = limits
+    margin = _margin(x, thresholds)
+    again = _keep_quotas(x, limits, margin, places, values, counts, parts.width, chosen, largest)
+    _adapt(thresholds, limits, margin, again, int(counts.sum()) > 5 * number * quota // 4)
     return chosen, largest
 
 
-def _margin(x: Array) -> int:
-    return int(MARGIN * (1 << mantissa_bits(x.dtype)))
+def _margin(x: Array, thresholds: Array) -> int:
+    octave = 1 << mantissa_bits(x.dtype)
+    return int(min(max(thresholds[-1], LEAST * octave), MOST * octave))
+
+
+def _adapt(thresholds: Array, limits: Array, margin: int, again: int, many: bool) -> None:
+    """Set the next thresholds, and the next margin: larger if parts were looked at ``again``, smaller if for nothing."""
+    thresholds[:-1] = limits
+    thresholds[-1] = 2 * margin if again > AGAIN * len(limits) else 3 * margin // 4 if many else margin
 
 
 @compiled
 def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, values, counts):
     """Add ``more``, if it is to ``join``, and collect each part's candidates in its share of ``places`` and ``values``.
 
-    ``x`` begins at entry ``first`` of the vector.
+    ``x`` begins at entry ``first`` of the vector. A tile's candidates are found first, and then given to their parts.
     """
     number = limits.size
     room = places.size // number
-    full = room - 2 * LANES
+    found, of_found = np.empty(TILE + LANES, np.int32), np.empty(TILE + LANES, x.dtype)
+    owner, offset = np.empty(TILE // LANES, np.int64), np.empty(TILE // LANES, np.int64)
     run = first // LANES
     turn, part = run // number, (run // number + run) % number
     left = number - run % number  # runs of this round
@@ -67,34 +88,44 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
         tile, source = x[lo : lo + TILE], more[lo : lo + TILE]
         terms = widened(source, scratch)
         whole = tile.size - tile.size % LANES
-        for at in range(0, tile.size, LANES):
-            offset, count = turn * LANES - at, counts[part]
-            if at < whole:
-                prefetch_lanes(tile, at + TILE)
-                if join:
-                    prefetch_lanes(source, at + TILE)
-                    mask = added(tile, at, limits[part], terms)
-                else:
-                    mask = reached(tile, at, limits[part])
-                count = append_marked(tile, at, mask, offset, count, places, values)
+        start, count = np.int64(0), np.int64(0)
+        for at in range(0, whole, LANES):
+            prefetch_lanes(tile, at + TILE)
+            owner[at // LANES], offset[at // LANES] = part, (turn - at // LANES) * LANES
+            if join:
+                prefetch_lanes(source, at + TILE)
+                mask = added(tile, at, limits[part], terms)
             else:
-                if join:
-                    for i in range(whole, tile.size):
-                        tile[i] += terms[i]
-                count = append_rest(tile, whole, limits[part], offset, count, places, values)
-            counts[part] = count
-            if count - part * room > full:
-                own = slice(part * room, count)
-                limits[part] = _keep(places[own], values[own], quota)
-                counts[part] = part * room + quota
-            part, left = part + 1, left - 1
-            if part == number:
-                part = 0
-            if left == 0:  # the next round begins one part later
-                turn, left = turn + 1, number
-                part = part + 1 if part + 1 < number else 0
+                mask = reached(tile, at, limits[part])
+            count = append_marked(tile, at, mask, start, count, found, of_found)
+            part, turn, left = _following(part, turn, left, number)
+        if whole < tile.size:
+            owner[whole // LANES], offset[whole // LANES] = part, (turn - whole // LANES) * LANES
+            if join:
+                for i in range(whole, tile.size):
+                    tile[i] += terms[i]
+            count = append_rest(tile, whole, limits[part], start, count, found, of_found)
+        for i in range(count):
+            at = found[i]
+            own = owner[at // LANES]
+            to = counts[own]
+            places[to], values[to] = at + offset[at // LANES], of_found[i]
+            counts[own] = to + 1
+            if to + 1 == (own + 1) * room:
+                row = slice(own * room, to + 1)
+                limits[own] = _keep(places[row], values[row], quota)
+                counts[own] = own * room + quota
     for i in range(number):
         counts[i] -= i * room
+
+
+@compiled
+def _following(part, turn, left, number):
+    """Return the part of the next run, its round, and the runs left in that; a round begins one part later."""
+    part = part + 1 if part + 1 < number else 0
+    if left > 1:
+        return part, turn, left - 1
+    return part + 1 if part + 1 < number else 0, turn + 1, number
 
 
 @compiled
@@ -113,7 +144,7 @@ def _keep_quotas(x, limits, margin, places, values, counts, width, chosen, large
     number, quota = chosen.shape
     threads, room = places.shape[0], places.shape[1] // number
     found, of_found = np.empty(threads * room, np.int32), np.empty(threads * room, x.dtype)
-    line = np.empty(0, x.dtype)
+    line, again = np.empty(0, x.dtype), 0
     for part in range(number):
         count = np.int64(0)
         for thread in range(threads):
@@ -125,8 +156,9 @@ def _keep_quotas(x, limits, margin, places, values, counts, width, chosen, large
             if line.size == 0:
                 line = np.empty(width, x.dtype)
             _gather_part(x, part, number, line)
-            count = _nonzero_largest(line, quota, found, of_found)
+            count, again = _nonzero_largest(line, quota, found, of_found), again + 1
         limits[part] = _taken(found, of_found, count, margin, chosen[part], largest[part])
+    return again
 
 
 @compiled
@@ -174,86 +206,136 @@ def _taken(found, of_found, count, margin, chosen, largest):
 
 
 def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
-    parts = len(thresholds)
+    parts = len(thresholds) - 1
     quota = values.shape[1] // parts
-    limits = np.maximum(thresholds, 1).astype(bits_type(values))
+    limits, margin = np.maximum(thresholds[:-1], 1).astype(bits_type(values)), _margin(values, thresholds)
     chosen, largest = np.empty((parts, quota), places.dtype), np.empty((parts, quota), values.dtype)
-    bad = _add_parts(places, values, width, limits, _margin(values), chosen, largest)
+    bad, again, seen = _add_parts(places, values, width, limits, margin, chosen, largest)
     if bad >= 0:
         raise MalformedMessage(bad, len(places), MISPLACED)
-    thresholds[:] = limits
+    _adapt(thresholds, limits, margin, again, seen > 5 * parts * quota // 4)
     return chosen, largest
 
 
 @compiled
 def _add_parts(places, values, width, limits, margin, chosen, largest):
+    """Return the first rank whose message is malformed, or -1; parts that were summed again; and candidates."""
     number, quota = chosen.shape
-    sums = np.zeros(width, values.dtype)
-    room = 2 * quota + CANDIDATES
+    again, seen, room = 0, 0, 2 * quota + CANDIDATES
     found, of_found = np.empty(room, np.int32), np.empty(room, values.dtype)
-    bits = bits_of(sums)
-    magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
+    one = limits.dtype.type(1)
     for part in range(number):
-        own = slice(part * quota, (part + 1) * quota)
-        for rank in range(places.shape[0]):
-            at, terms = places[rank, own], values[rank, own]
-            for i in range(quota):
-                if at[i] >= width:
-                    return rank
-                sums[at[i]] += terms[i]
-        count = candidates(sums, magnitude, limits[part], quota, found, of_found)
-        if count < quota and limits[part] > 1:
-            count = _nonzero_largest(sums, quota, found, of_found)
+        own = places[:, part * quota : (part + 1) * quota], values[:, part * quota : (part + 1) * quota]
+        count = _candidates_of_sums(*own, width, limits[part], quota, found, of_found)
+        seen += count
+        if 0 <= count < quota and limits[part] > 1:
+            count, again = _candidates_of_sums(*own, width, one, quota, found, of_found), again + 1
+        if count < 0:
+            return -1 - count, again, seen
         limits[part] = _taken(found, of_found, count, margin, chosen[part], largest[part])
-        for rank in range(places.shape[0]):
-            for place in places[rank, own]:
-                sums[place] = 0
-    return -1
+    return -1, again, seen
+
+
+@compiled
+def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
+    """Add messages up, in a window that stays in the cache, and gather its candidates; return their number.
+
+    If the message of a rank is malformed, return -1 less the rank.
+    """
+    ranks, count = len(places), np.int64(0)
+    window, cursors = np.empty(WINDOW, values.dtype), np.zeros(ranks, np.int64)
+    bits = bits_of(window)
+    magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
+    for start in range(0, width, WINDOW):
+        sums = window[: min(WINDOW, width - start)]
+        sums[:] = 0
+        for rank in range(ranks):
+            i = cursors[rank]
+            while i < places.shape[1] and places[rank, i] < start + sums.size:
+                if places[rank, i] < start:
+                    return -1 - rank
+                sums[places[rank, i] - start] += values[rank, i]
+                i += 1
+            cursors[rank] = i
+        count, limit = more_candidates(sums, start, count, magnitude, limit, quota, found, of_found)
+    for rank in range(ranks):
+        if cursors[rank] < places.shape[1]:
+            return -1 - rank
+    return count
 
 
 def from_parts(
     parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
-    indices = np.empty(values.size, index_dtype(parts.size))
-    total, sent = np.empty(values.size, values.dtype), np.empty(values.size, values.dtype)
-    error = np.empty((0, parts.quota), values.dtype) if owed is None else owed
-    count = _from_parts(parts.size, places, values, *mine, error, first, indices, total, sent)
-    if count < 0:
-        raise MalformedMessage(-1 - count, parts.number, MISPLACED)
-    return indices[:count], total[:count], sent[:count]
+    sent = np.empty_like(values)
+    _among_own(places, *mine, sent)
+    if owed is not None:
+        sent[first : first + len(owed)] -= owed
+    # Leave zeros out, and put an end behind each part
+    room = values.size + EXPECTED * parts.number
+    rows = np.empty(room, np.int64), np.empty(room, values.dtype), np.empty(room, values.dtype)
+    starts = np.empty(parts.number, np.uint64)
+    bad = _without_zeros(places, values, sent, parts.width, starts, *rows)
+    if bad >= 0:
+        raise MalformedMessage(bad, parts.number, MISPLACED)
+    found = np.empty(room, index_dtype(parts.size)), np.empty(room, values.dtype), np.empty(room, values.dtype)
+    count = _interleaved(parts.size, starts, *rows, *found)
+    indices, total, sent = (column[:count] for column in found)
+    if count and indices[-1] >= parts.size:
+        raise MalformedMessage(0, parts.number, MISPLACED)
+    return indices, total, sent
 
 
 @compiled
-def _from_parts(size, places, values, own_places, own_values, owed, first, indices, total, sent):
-    """Read all parts side by side, run by run, so that indices ascend."""
+def _among_own(places, own_places, own_values, found):
+    """Write this rank's values at the ``places`` of the result, without a branch that could be mispredicted."""
     number, quota = places.shape
-    next_of, next_own = np.zeros(number, np.int32), np.zeros(number, np.int32)
-    zero, count, start, turn, part, left = values.dtype.type(0), 0, 0, 0, 0, number
-    while start < size:
-        place = next_of[part]
-        end = (turn + 1) * LANES
-        while place < quota and places[part, place] < end:
-            at, value = np.int64(places[part, place]), values[part, place]
-            index = start + at - turn * LANES
-            if index < start:
-                return -1 - part
-            own = next_own[part]
-            while own < quota and own_places[part, own] < at:
-                own += 1
-            next_own[part] = own
-            mine = own_values[part, own] if own < quota and own_places[part, own] == at else zero
-            if first <= part < first + owed.shape[0]:
-                mine -= owed[part - first, place]
-            if value != 0:
-                indices[count], total[count], sent[count] = index, value, mine
-                count += 1
-            place += 1
-        next_of[part] = place
-        start += LANES
-        part, left = part + 1, left - 1
-        if part == number:
-            part = 0
-        if left == 0:
-            turn, left = turn + 1, number
-            part = part + 1 if part + 1 < number else 0
-    return count
+    for part in range(number):
+        these, there, values, to = places[part], own_places[part], own_values[part], found[part]
+        i, j, end = np.uint64(0), np.uint64(0), np.uint64(quota)
+        while i < end and j < end:
+            at, own = these[i], there[j]
+            to[i] = values[j] if at == own else to.dtype.type(0)
+            i, j = i + np.uint64(at <= own), j + np.uint64(own <= at)
+        to[np.int64(i) :] = 0
+
+
+@compiled
+def _without_zeros(places, values, sent, width, starts, rows, of_rows, sent_of_rows):
+    count, none = np.uint64(0), np.int64(-1)
+    for part in range(places.shape[0]):
+        starts[part] = count
+        last = none
+        for i in range(places.shape[1]):
+            place, value = np.int64(places[part, i]), values[part, i]
+            if place <= last or (place >= width and value != 0):
+                return part
+            last = place
+            rows[count], of_rows[count], sent_of_rows[count] = place, value, sent[part, i]
+            count += np.uint64(value != 0)
+        for _ in range(EXPECTED):
+            rows[count], of_rows[count], sent_of_rows[count] = width, 0, 0
+            count += np.uint64(1)
+    return -1
+
+
+@compiled
+def _interleaved(size, cursors, rows, of_rows, sent_of_rows, indices, total, sent):
+    """Read all parts side by side, run by run, so that indices ascend; return their number.
+
+    Most runs have at most `EXPECTED` entries, which are written without a branch.
+    """
+    number, count = len(cursors), np.uint64(0)
+    turn, part, left = 0, 0, number
+    for start in range(0, size, LANES):
+        end, offset, at = (turn + 1) * LANES, start - turn * LANES, cursors[part]
+        for _ in range(EXPECTED):
+            there = np.uint64(rows[at] < end)
+            indices[count], total[count], sent[count] = offset + rows[at], of_rows[at], sent_of_rows[at]
+            count, at = count + there, at + there
+        while rows[at] < end:
+            indices[count], total[count], sent[count] = offset + rows[at], of_rows[at], sent_of_rows[at]
+            count, at = count + np.uint64(1), at + np.uint64(1)
+        cursors[part] = at
+        part, turn, left = _following(part, turn, left, number)
+    return np.int64(count)
