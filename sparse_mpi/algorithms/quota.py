@@ -1,12 +1,12 @@
 """Quota: a step whose shape follows from n, k and P alone.
 
-Costs 2k(P-1)/P entries, each a value and a place of 2 bytes (4 where a part has more than 65,536 places), and
+Costs 2k(P-1)/P entries, each a value and a place of 2 bytes (4 below a density of 0.2 %), and
 P - 1 + ceil(log2 P) messages: an all-to-all and an allgather, both of equal lengths. Returns q entries of each of V
 parts, V q of k at most, fewer only where sums are zero.
 
 Runs of 64 neighbouring entries are dealt out to the parts in turns, so that each part is a fair sample of the vector
 (`kernels.parts`), and quotas can take the place of thresholds: a rank sends the owner of a part its q largest entries
-there, and the owner returns the q largest sums. No rank counts, balances, or waits for a number.
+there, and the owner returns the q largest sums. Parts have at most 65,536 places, unless q would be below 128. No rank counts, balances, or waits for a number.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.oktopk import OkTopk
-from sparse_mpi.arrays import Array, is_device, like, namespace
+from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.kernels.base import code_places
-from sparse_mpi.kernels.parts import RUN, Parts
+from sparse_mpi.kernels.parts import RUN, SHORT, Parts
 from sparse_mpi.select import Selector
 from sparse_mpi.select.quotas import Quotas, Shares
 from sparse_mpi.sparse import Layout, SparseVector
@@ -33,7 +33,7 @@ from sparse_mpi.wire import Coo, Wire
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
 FEWEST = 16  # entries for each rank, and runs of a part, below which quotas leave large entries out
-PLACES, QUOTA = 1 << 14, 128  # places of a part on a device, unless its quota would be smaller than this
+QUOTA = 128  # entries of a part below which it is rather wide, with places of 4 bytes
 UNROUNDED = Unrounded()
 _NONE = np.empty(0, np.int64)
 
@@ -131,7 +131,7 @@ class Quota(Algorithm):
         if few(len(acc), k, comm.size):
             reduction, of_few = self.few.reduce(acc, k, comm, state.few, layout, add)
             return reduction, QuotaState(of_few, state.mine, state.ours)
-        parts = parts_of(len(acc), k, comm.size, is_device(acc))
+        parts = parts_of(len(acc), k, comm.size)
         each, passes = parts.number // comm.size, kernels.of(acc)
         state = QuotaState(state.few, _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, each, acc))
 
@@ -183,9 +183,9 @@ def few(size: int, k: int, ranks: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def parts_of(size: int, k: int, ranks: int, on_device: bool = False) -> Parts:
-    """Return one part for each owner; on a device as many as let a block of threads keep a part in its cache."""
-    each = max(1, min(-(-size // (ranks * PLACES)), k // (ranks * QUOTA))) if on_device else 1
+def parts_of(size: int, k: int, ranks: int) -> Parts:
+    """Return parts whose places have 2 bytes, the same number for each owner, with quotas of at least `QUOTA`."""
+    each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA)))
     parts = Parts(size, each * ranks, 0)
     return parts._replace(quota=parts.width if k >= size else min(k // parts.number, parts.width))
 

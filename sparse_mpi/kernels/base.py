@@ -174,7 +174,8 @@ class Kernels(Protocol):
             places: ``(V, q)`` of the results, ascending in each part.
             values: ``(V, q)``; zeros are left out.
             mine: places and values of this rank, as of `select_parts`.
-            owed: ``(m, q)`` to be taken off the contributions to parts from ``first`` on; None: nothing.
+            owed: ``(m, q)`` to be taken off the contributions to some parts; None: nothing.
+            first: number of the first of these parts.
         """
 
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:

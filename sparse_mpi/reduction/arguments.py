@@ -40,7 +40,7 @@ def usual_density(algorithm: str | Algorithm, second_moment: bool = False) -> fl
 
 
 def takes(algorithm: str, option: str, value: object = None) -> bool:
-    if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
+    if not any(field.init and field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
     try:
         make_algorithm(algorithm, {} if value is None else {option: value})

@@ -9,7 +9,7 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.parts import RUN, Parts
 
-from .on_cuda import N, back, flushed, inputs, put, same
+from .on_cuda import N, flushed, inputs, put, same
 
 FLOATS = [np.float32, np.float64]
 PARTS = [Parts(N, 1, 400), Parts(N, 4, 50), Parts(N, 12, 17), Parts(N, 3, 6720), Parts(5 * RUN, 5, 9), Parts(70, 3, 2)]

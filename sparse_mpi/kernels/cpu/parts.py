@@ -64,7 +64,7 @@ def _margin(x: Array, thresholds: Array) -> int:
 
 
 def _adapt(thresholds: Array, limits: Array, margin: int, again: int, many: bool) -> None:
-    """Set the next thresholds, and the next margin: larger if parts were looked at ``again``, smaller if for nothing."""
+    """Set thresholds and margin of the next step: a larger one after parts were looked at ``again``, or a smaller."""
     thresholds[:-1] = limits
     thresholds[-1] = 2 * margin if again > AGAIN * len(limits) else 3 * margin // 4 if many else margin
 
