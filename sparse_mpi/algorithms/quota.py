@@ -1,16 +1,18 @@
 """Quota: a step whose shape follows from n, k and P alone.
 
-Costs 2k(P-1)/P entries, each a value and a place of 2 bytes (4 below a density of 0.2 %), and
-P - 1 + ceil(log2 P) messages: an all-to-all and an allgather, both of equal lengths. Returns q entries of each of V
-parts, V q of k at most, fewer only where sums are zero.
+Costs 2k(P-1)/P entries, each a value and a place of 2 bytes (4 below a density of 0.2 %), and P - 1 + ceil(log2 P)
+messages: an all-to-all and an allgather, both of equal lengths. Returns q entries of each of V parts, V q of k at most,
+fewer only where sums are zero.
 
 Runs of 64 neighbouring entries are dealt out to the parts in turns, so that each part is a fair sample of the vector
 (`kernels.parts`), and quotas can take the place of thresholds: a rank sends the owner of a part its q largest entries
-there, and the owner returns the q largest sums. Parts have at most 65,536 places, unless q would be below 128. No rank counts, balances, or waits for a number.
+there, and the owner returns the q largest sums. No rank counts, balances, or waits for a number. Parts have at most
+65,536 places, unless q would be below 128.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -24,7 +26,7 @@ from sparse_mpi.arrays import Array, like, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.kernels.base import code_places
-from sparse_mpi.kernels.parts import RUN, SHORT, Parts
+from sparse_mpi.kernels.parts import RUN, SHORT, EqualParts
 from sparse_mpi.select import Selector
 from sparse_mpi.select.quotas import Quotas, Shares
 from sparse_mpi.sparse import Layout, SparseVector
@@ -33,6 +35,7 @@ from sparse_mpi.wire import Coo, Wire
 from sparse_mpi.wire.codecs import Codec, Unrounded
 
 FEWEST = 16  # entries for each rank, and runs of a part, below which quotas leave large entries out
+LOGGER = logging.getLogger("sparse_mpi")
 QUOTA = 128  # entries of a part below which it is rather wide, with places of 4 bytes
 UNROUNDED = Unrounded()
 _NONE = np.empty(0, np.int64)
@@ -47,8 +50,8 @@ class QuotaState:
     ours: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V / P + 1,) of the sums that this rank owns
 
 
-class Messages(NamedTuple):
-    """Messages of one length: codes of values, their scales, and places, one after the other."""
+class QuotaMessages(NamedTuple):
+    """QuotaMessages of one length: codes of values, their scales, and places, one after the other."""
 
     entries: int
     codes: int  # bytes
@@ -59,12 +62,14 @@ class Messages(NamedTuple):
 
     @staticmethod
     @lru_cache(maxsize=64)
-    def of(parts: Parts, ranks: int, codec: Codec, dtype: np.dtype) -> Messages:
+    def of(parts: EqualParts, ranks: int, codec: Codec, dtype: np.dtype) -> QuotaMessages:
         entries = parts.quota * parts.number // ranks
         number = dtype.itemsize if codec.code_bytes is None else codec.code_bytes
         codes = number * int(code_places(_edges(entries, 1, codec.block or entries), 8 // codec.together)[-1])
         scales = 4 * (-(-entries // codec.block) if codec.block else 0)
-        return Messages(entries, codes, scales, codes + scales + parts.place.itemsize * entries, parts.place, codec)
+        return QuotaMessages(
+            entries, codes, scales, codes + scales + parts.place.itemsize * entries, parts.place, codec
+        )
 
     def write(self, places: Array, values: Array, number: int) -> tuple[Array, Array]:
         """Return messages ``(number, length)`` of uint8, and the values as they will arrive."""
@@ -129,6 +134,10 @@ class Quota(Algorithm):
     ) -> tuple[Reduction, QuotaState]:
         """Return the q largest sums of each part; ``sent`` is what this rank's messages held of them."""
         if few(len(acc), k, comm.size):
+            said = comm.attributes.setdefault(few, set())
+            if comm.rank == 0 and comm.size > 1 and (len(acc), k) not in said:
+                said.add((len(acc), k))
+                LOGGER.warning("sparse_mpi: quota reduces by oktopk: %d of %d entries are too few", k, len(acc))
             reduction, of_few = self.few.reduce(acc, k, comm, state.few, layout, add)
             return reduction, QuotaState(of_few, state.mine, state.ours)
         parts = parts_of(len(acc), k, comm.size)
@@ -139,7 +148,7 @@ class Quota(Algorithm):
         (places, values, _), _ = self.selector.select(acc, k, Shares(parts, state.mine), add)
 
         # Reduce-scatter: the owner of a part adds up the messages in the order of ranks.
-        form = Messages.of(parts, comm.size, self._codec, acc.dtype)
+        form = QuotaMessages.of(parts, comm.size, self._codec, acc.dtype)
         messages, values = form.write(places, values, comm.size)
         ones = np.ones(comm.size, np.int64)
         came, _ = comm.alltoallv(messages, ones, ones)
@@ -171,7 +180,7 @@ class Quota(Algorithm):
         """Return what each rank sends in every step: these bytes, and no fewer."""
         if few(layout.size, k, ranks):
             return self.few.bound(layout, k, ranks)
-        form = Messages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
+        form = QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
         number = 2 * (ranks - 1)
         values = number * form.entries if self._codec.code_bytes is None else 0
         return Bound(0, values, ranks - 1 + rounds(ranks), 0, number * form.length - 4 * values)
@@ -183,11 +192,12 @@ def few(size: int, k: int, ranks: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def parts_of(size: int, k: int, ranks: int) -> Parts:
+def parts_of(size: int, k: int, ranks: int) -> EqualParts:
     """Return parts whose places have 2 bytes, the same number for each owner, with quotas of at least `QUOTA`."""
     each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA)))
-    parts = Parts(size, each * ranks, 0)
-    return parts._replace(quota=parts.width if k >= size else min(k // parts.number, parts.width))
+    number = each * ranks
+    width = EqualParts(size, number, 0).width
+    return EqualParts(size, number, width if k >= size else min(k // number, width))
 
 
 def _thresholds(known: Array, number: int, acc: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.parts import Parts
+from sparse_mpi.kernels.parts import EqualParts
 
 LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
@@ -142,7 +142,9 @@ class Kernels(Protocol):
         Return columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
         """
 
-    def select_parts(self, x: Array, parts: Parts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
+    def select_parts(
+        self, x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None
+    ) -> tuple[Array, Array]:
         """Return the q largest magnitudes of each part of ``x``, after ``add`` was added to it in place.
 
         Args:
@@ -165,7 +167,7 @@ class Kernels(Protocol):
         """
 
     def from_parts(
-        self, parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+        self, parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
     ) -> tuple[Array, Array, Array]:
         """Return results by index: ascending indices, values, and this rank's contributions, all ``(m,)``.
 

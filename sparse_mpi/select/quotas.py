@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.parts import Parts
+from sparse_mpi.kernels.parts import EqualParts
 from sparse_mpi.select.base import Selector
 from sparse_mpi.sparse import SparseVector
 
 
 class Shares(NamedTuple):
-    parts: Parts
+    parts: EqualParts
     thresholds: Array  # magnitude bits (V,), int64: of the step before, and of this one afterwards
 
 

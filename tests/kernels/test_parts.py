@@ -1,4 +1,4 @@
-"""Parts with quotas: every set of kernels against whole-array functions, and these against the definition."""
+"""EqualParts with quotas: every set of kernels against whole-array functions, and these against the definition."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import pytest
 
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import MalformedMessage
-from sparse_mpi.kernels.parts import RUN, Parts
+from sparse_mpi.kernels.parts import RUN, EqualParts
 
 from .on_cuda import N, flushed, inputs, put, same
 
 FLOATS = [np.float32, np.float64]
-PARTS = [Parts(N, 1, 400), Parts(N, 4, 50), Parts(N, 12, 17), Parts(N, 3, 6720), Parts(5 * RUN, 5, 9), Parts(70, 3, 2)]
+PARTS = [
+    EqualParts(N, 1, 400),
+    EqualParts(N, 4, 50),
+    EqualParts(N, 12, 17),
+    EqualParts(N, 3, 6720),
+    EqualParts(5 * RUN, 5, 9),
+    EqualParts(70, 3, 2),
+]
 NAMES = ["normal", "mostly-zero", "constant", "ties", "special", "tiny"]
 
 
@@ -47,7 +54,7 @@ def test_what_is_added_counts(passes, dtype, half):
 
 def test_parts_are_dealt_in_turns():
     """Each round begins one part later: neighbouring runs, and runs of one column, lie in different parts."""
-    parts = Parts(12 * RUN, 3, 1)
+    parts = EqualParts(12 * RUN, 3, 1)
     owner = np.repeat(np.arange(3), parts.width).reshape(3, -1)
     dealt = np.empty(parts.size, int)
     every = np.tile(np.arange(parts.width), (3, 1))

@@ -25,14 +25,14 @@ from sparse_mpi.kernels.cpu.passes import (
     scratch_for,
     widened,
 )
-from sparse_mpi.kernels.parts import Parts
+from sparse_mpi.kernels.parts import EqualParts
 
 LEAST, MOST = 1 / 256, 1 / 4  # octaves that thresholds lie below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
-def select_parts(x: Array, parts: Parts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
+def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
     given = readable(x if add is None else add)
     number, quota = parts.number, parts.quota
     room = 2 * quota + CANDIDATES
@@ -265,7 +265,7 @@ def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
 
 
 def from_parts(
-    parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
     sent = np.empty_like(values)
     _among_own(places, *mine, sent)
