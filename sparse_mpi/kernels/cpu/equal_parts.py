@@ -29,6 +29,7 @@ from sparse_mpi.kernels.parts import EqualParts
 
 LEAST, MOST = 1 / 256, 1 / 4  # octaves that thresholds lie below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
+RUNS = 1 << 12  # whose entries are put in order at once: their starts stay in the first-level cache
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
@@ -271,18 +272,15 @@ def from_parts(
     _among_own(places, *mine, sent)
     if owed is not None:
         sent[first : first + len(owed)] -= owed
-    # Leave zeros out, and put an end behind each part
-    room = values.size + EXPECTED * parts.number
-    rows = np.empty(room, np.int64), np.empty(room, values.dtype), np.empty(room, values.dtype)
-    starts = np.empty(parts.number, np.uint64)
-    bad = _without_zeros(places, values, sent, parts.width, starts, *rows)
-    if bad >= 0:
-        raise MalformedMessage(bad, parts.number, MISPLACED)
-    found = np.empty(room, index_dtype(parts.size)), np.empty(room, values.dtype), np.empty(room, values.dtype)
-    count = _interleaved(parts.size, starts, *rows, *found)
+    found = (
+        np.empty(values.size, index_dtype(parts.size)),
+        np.empty(values.size, values.dtype),
+        np.empty(values.size, values.dtype),
+    )
+    count = _interleaved(parts.size, parts.width, places, values, sent, *found)
+    if count < 0:
+        raise MalformedMessage(-1 - count, parts.number, MISPLACED)
     indices, total, sent = (column[:count] for column in found)
-    if count and indices[-1] >= parts.size:
-        raise MalformedMessage(0, parts.number, MISPLACED)
     return indices, total, sent
 
 
@@ -301,41 +299,53 @@ def _among_own(places, own_places, own_values, found):
 
 
 @compiled
-def _without_zeros(places, values, sent, width, starts, rows, of_rows, sent_of_rows):
-    count, none = np.uint64(0), np.int64(-1)
-    for part in range(places.shape[0]):
-        starts[part] = count
-        last = none
-        for i in range(places.shape[1]):
-            place, value = np.int64(places[part, i]), values[part, i]
-            if place <= last or (place >= width and value != 0):
-                return part
-            last = place
-            rows[count], of_rows[count], sent_of_rows[count] = place, value, sent[part, i]
-            count += np.uint64(value != 0)
-        for _ in range(EXPECTED):
-            rows[count], of_rows[count], sent_of_rows[count] = width, 0, 0
-            count += np.uint64(1)
-    return -1
+def _interleaved(size, width, places, values, sent, indices, of_indices, sent_of_indices):
+    """Write what is not zero by index, some rounds at a time, and return how much that is.
 
-
-@compiled
-def _interleaved(size, cursors, rows, of_rows, sent_of_rows, indices, total, sent):
-    """Read all parts side by side, run by run, so that indices ascend; return their number.
-
-    Most runs have at most `EXPECTED` entries, which are written without a branch.
+    Entries are counted by run, which gives each run's place in the result, and then written there. If the places of a
+    part do not ascend, or lie beyond it, return -1 less the part.
     """
-    number, count = len(cursors), np.uint64(0)
-    turn, part, left = 0, 0, number
-    for start in range(0, size, LANES):
-        end, offset, at = (turn + 1) * LANES, start - turn * LANES, cursors[part]
-        for _ in range(EXPECTED):
-            there = np.uint64(rows[at] < end)
-            indices[count], total[count], sent[count] = offset + rows[at], of_rows[at], sent_of_rows[at]
-            count, at = count + there, at + there
-        while rows[at] < end:
-            indices[count], total[count], sent[count] = offset + rows[at], of_rows[at], sent_of_rows[at]
-            count, at = count + np.uint64(1), at + np.uint64(1)
-        cursors[part] = at
-        part, turn, left = _following(part, turn, left, number)
-    return np.int64(count)
+    number, quota = places.shape
+    cursors, total = np.zeros(number, np.int64), np.int64(0)
+    ahead = max(1, RUNS // number)  # rounds at a time
+    starts, leading = np.empty(ahead * number + 1, np.int64), np.empty(ahead, np.int64)
+    for first in range(0, width // LANES, ahead):
+        end = min((first + ahead) * LANES, width)
+        starts[:] = 0
+        for turn in range(ahead):
+            leading[turn] = (first + turn) % number  # the part that has the first run of the round
+        for writes in range(2):
+            for part in range(number):
+                i, last = cursors[part], first * LANES - 1
+                while i < quota and places[part, i] < end:
+                    place = np.int64(places[part, i])
+                    if place <= last:
+                        return -1 - part
+                    last = place
+                    turn = place // LANES - first
+                    at = part - leading[turn]
+                    at += number if at < 0 else 0
+                    run = turn * number + at
+                    if values[part, i] != 0:
+                        if writes:
+                            to = starts[run]
+                            index = ((first + turn) * number + at) * LANES + place % LANES
+                            if index >= size:
+                                return -1 - part
+                            indices[to], of_indices[to], sent_of_indices[to] = index, values[part, i], sent[part, i]
+                            starts[run] = to + 1
+                        else:
+                            starts[run + 1] += 1
+                    i += 1
+                if writes:
+                    cursors[part] = i
+            if not writes:
+                starts[0] = total
+                for run in range(ahead * number):
+                    starts[run + 1] += starts[run]
+                total = starts[ahead * number]
+    for part in range(number):
+        for i in range(cursors[part], quota):
+            if values[part, i] != 0:
+                return -1 - part
+    return total
