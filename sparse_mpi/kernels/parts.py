@@ -8,6 +8,7 @@ fair sample of the vector. Its entries have *places*, in their order; places bey
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,17 +26,17 @@ class EqualParts:
     number: int  #: V, parts
     quota: int  #: q, entries taken of each part, at most its places
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """Return the number of runs of a part."""
         return -(-self.size // (RUN * self.number))
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Return the number of places of a part."""
         return RUN * self.rounds
 
-    @property
+    @cached_property
     def place(self) -> np.dtype:
         """Return the type of places in messages: uint16 or uint32."""
         return np.dtype(np.uint16 if self.width <= SHORT else np.uint32)

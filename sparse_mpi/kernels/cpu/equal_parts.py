@@ -16,7 +16,6 @@ from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, prefetch_lanes, reached
 from sparse_mpi.kernels.cpu.pairs import CANDIDATES, WINDOW, candidates, keep_largest, kth_of, more_candidates
 from sparse_mpi.kernels.cpu.passes import (
-    EXPECTED,
     TILE,
     append_marked,
     append_rest,
