@@ -28,7 +28,7 @@ from sparse_mpi.kernels.parts import EqualParts
 
 LEAST, MOST = 1 / 256, 1 / 4  # octaves that thresholds lie below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
-RUNS = 1 << 12  # whose entries are put in order at once: their starts stay in the first-level cache
+SHIFT = 6  # a run has 2 to its power entries
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
@@ -267,16 +267,12 @@ def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
 def from_parts(
     parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
-    sent = np.empty_like(values)
-    _among_own(places, *mine, sent)
+    size, sent = values.size, np.empty_like(values)
+    bad = _read_own(places, values, *mine, parts.width, sent)
     if owed is not None:
         sent[first : first + len(owed)] -= owed
-    found = (
-        np.empty(values.size, index_dtype(parts.size)),
-        np.empty(values.size, values.dtype),
-        np.empty(values.size, values.dtype),
-    )
-    count = _interleaved(parts.size, parts.width, places, values, sent, *found)
+    found = np.empty(size, index_dtype(parts.size)), np.empty(size, values.dtype), np.empty(size, values.dtype)
+    count = _ordered(parts.size, parts.rounds, places, values, sent, *found) if bad < 0 else -1 - bad
     if count < 0:
         raise MalformedMessage(-1 - count, parts.number, MISPLACED)
     indices, total, sent = (column[:count] for column in found)
@@ -284,67 +280,51 @@ def from_parts(
 
 
 @compiled
-def _among_own(places, own_places, own_values, found):
-    """Write this rank's values at the ``places`` of the result, without a branch that could be mispredicted."""
-    number, quota = places.shape
-    for part in range(number):
-        these, there, values, to = places[part], own_places[part], own_values[part], found[part]
-        i, j, end = np.uint64(0), np.uint64(0), np.uint64(quota)
-        while i < end and j < end:
-            at, own = these[i], there[j]
-            to[i] = values[j] if at == own else to.dtype.type(0)
-            i, j = i + np.uint64(at <= own), j + np.uint64(own <= at)
-        to[np.int64(i) :] = 0
+def _read_own(places, values, own_places, own_values, width, found):
+    """Write this rank's values at the ``places`` of the result; return a part whose places are misplaced, or -1."""
+    line = np.zeros(width, own_values.dtype)
+    for part in range(len(places)):
+        last = np.int64(-1)
+        for i in range(places.shape[1]):
+            line[own_places[part, i]] = own_values[part, i]
+        for i in range(places.shape[1]):
+            place = np.int64(places[part, i])
+            if place <= last or place >= width:
+                return part
+            found[part, i], last = line[place], place
+        for i in range(places.shape[1]):
+            line[own_places[part, i]] = 0
+    return -1
 
 
 @compiled
-def _interleaved(size, width, places, values, sent, indices, of_indices, sent_of_indices):
-    """Write what is not zero by index, some rounds at a time, and return how much that is.
+def _ordered(size, rounds, places, values, sent, indices, of_indices, sent_of_indices):
+    """Write what is not zero by index; return how much that is, or -1 less a part whose places are beyond the vector.
 
-    Entries are counted by run, which gives each run's place in the result, and then written there. If the places of a
-    part do not ascend, or lie beyond it, return -1 less the part.
+    A round begins with the part that leads it, so that parts from that one on come before the others. Both halves of
+    all rounds are counted first, which tells where each of them begins in the result.
     """
     number, quota = places.shape
-    cursors, total = np.zeros(number, np.int64), np.int64(0)
-    ahead = max(1, RUNS // number)  # rounds at a time
-    starts, leading = np.empty(ahead * number + 1, np.int64), np.empty(ahead, np.int64)
-    for first in range(0, width // LANES, ahead):
-        end = min((first + ahead) * LANES, width)
-        starts[:] = 0
-        for turn in range(ahead):
-            leading[turn] = (first + turn) % number  # the part that has the first run of the round
-        for writes in range(2):
-            for part in range(number):
-                i, last = cursors[part], first * LANES - 1
-                while i < quota and places[part, i] < end:
-                    place = np.int64(places[part, i])
-                    if place <= last:
-                        return -1 - part
-                    last = place
-                    turn = place // LANES - first
-                    at = part - leading[turn]
-                    at += number if at < 0 else 0
-                    run = turn * number + at
-                    if values[part, i] != 0:
-                        if writes:
-                            to = starts[run]
-                            index = ((first + turn) * number + at) * LANES + place % LANES
-                            if index >= size:
-                                return -1 - part
-                            indices[to], of_indices[to], sent_of_indices[to] = index, values[part, i], sent[part, i]
-                            starts[run] = to + 1
-                        else:
-                            starts[run + 1] += 1
-                    i += 1
-                if writes:
-                    cursors[part] = i
-            if not writes:
-                starts[0] = total
-                for run in range(ahead * number):
-                    starts[run + 1] += starts[run]
-                total = starts[ahead * number]
+    leading = np.empty(rounds, np.int64)
+    for turn in range(rounds):
+        leading[turn] = turn % number
+    starts = np.zeros(2 * rounds + 1, np.int64)
     for part in range(number):
-        for i in range(cursors[part], quota):
+        for i in range(quota):
+            turn = places[part, i] >> SHIFT
+            starts[2 * turn + (part < leading[turn]) + 1] += values[part, i] != 0
+    for half in range(2 * rounds):
+        starts[half + 1] += starts[half]
+    for part in range(number):
+        for i in range(quota):
+            place = np.int64(places[part, i])
+            turn = place >> SHIFT
+            behind = part < leading[turn]
             if values[part, i] != 0:
-                return -1 - part
-    return total
+                index = (turn * number + part - leading[turn] + behind * number) * LANES + (place & (LANES - 1))
+                if index >= size:
+                    return -1 - part
+                to = starts[2 * turn + behind]
+                indices[to], of_indices[to], sent_of_indices[to] = index, values[part, i], sent[part, i]
+                starts[2 * turn + behind] = to + 1
+    return starts[2 * rounds - 1]
