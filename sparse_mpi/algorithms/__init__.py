@@ -13,6 +13,7 @@ from sparse_mpi.algorithms.gtopk import GTopk
 from sparse_mpi.algorithms.micro import MiCRO
 from sparse_mpi.algorithms.oktopk import OkTopk
 from sparse_mpi.algorithms.powersgd import PowerSGD
+from sparse_mpi.algorithms.quota import Quota
 from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.topkdsa import TopkDSA
@@ -26,6 +27,7 @@ ALGORITHMS: dict[str, type] = {
     "gtopk": GTopk,
     "oktopk": OkTopk,
     "oktopk-2level": TwoLevel,
+    "quota": Quota,
     "spardl": SparDL,
     "micro": MiCRO,
     "gaussiank": GaussianK,
@@ -49,6 +51,7 @@ __all__ = [
     "MiCRO",
     "OkTopk",
     "PowerSGD",
+    "Quota",
     "Reduction",
     "SparDL",
     "TopkA",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import floor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -201,6 +202,7 @@ def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
     elif type(part) is tuple:
         made = tuple(with_selectors(each, wrap) for each in made)
     elif is_dataclass(part) and isinstance(getattr(part, "algorithm", part), Algorithm):
-        values = {f.name: getattr(part, f.name) for f in fields(part)}
-        made = replace(made, **{name: with_selectors(value, wrap) for name, value in values.items()})
+        made = copy(part)  # not by `replace`, which takes no fields that an instance makes itself
+        for one in fields(part):
+            object.__setattr__(made, one.name, with_selectors(getattr(part, one.name), wrap))
     return made

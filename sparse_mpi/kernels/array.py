@@ -37,7 +37,7 @@ from sparse_mpi.kernels.levels import (
     to_int8,
     to_log4,
 )
-from sparse_mpi.kernels.parts import Parts, add_up_rows, from_parts
+from sparse_mpi.kernels.parts import add_parts, from_parts, select_parts, top_k_rows
 
 FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 FIELDS = MESSAGE.names or ()
@@ -91,25 +91,6 @@ def accumulate(residual: Array, gradient: Array) -> None:
 def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     residual += widened(gradient) if gradient.itemsize == 2 else gradient
     return select(residual, threshold, most)
-
-
-def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
-    order = np.argsort(-magnitude_bits(matrix), axis=1, kind="stable")[:, :k]
-    columns = np.sort(order, axis=1)
-    return columns.astype(np.int32), np.take_along_axis(matrix, columns, axis=1)
-
-
-def select_parts(x: Array, parts: Parts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
-    if add is not None:
-        accumulate(x, add)
-    places, values = top_k_rows(parts.rows(x), parts.quota)
-    return places.astype(parts.place), values + values.dtype.type(0)  # no -0
-
-
-def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
-    parts = len(thresholds)
-    chosen, largest = top_k_rows(add_up_rows(places, values, width, parts), values.shape[1] // parts)
-    return chosen.astype(places.dtype), largest + largest.dtype.type(0)
 
 
 def to_bfloat16(x: Array, back: Array | None = None) -> Array:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sparse_mpi.arrays import Array
-from sparse_mpi.kernels.parts import Parts
+from sparse_mpi.kernels.parts import EqualParts
 
 LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
@@ -143,15 +143,15 @@ class Kernels(Protocol):
         """
 
     def select_parts(
-        self, x: Array, parts: Parts, thresholds: Array, add: Array | None = None
+        self, x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None
     ) -> tuple[Array, Array]:
         """Return the q largest magnitudes of each part of ``x``, after ``add`` was added to it in place.
 
         Args:
             x: ``(n,)`` float32 or float64, contiguous.
             parts: the parts, and q.
-            thresholds: magnitude bits ``(V,)``, int64, for the next step: they change the time it takes alone, and are
-                written to.
+            thresholds: magnitude bits ``(V + 1,)``, int64, of each part, and a margin below them: written here for the
+                next step, whose time they change, and no result.
             add: ``(n,)``, of any precision.
 
         Returns:
@@ -163,11 +163,11 @@ class Kernels(Protocol):
         """Add up messages of all ranks, in their order, and return the q largest sums of each part.
 
         Places and values are ``(P, m q)``, of m parts of ``width`` places; results ``(m, q)`` and ``thresholds``
-        ``(m,)`` are as of `select_parts`.
+        ``(m + 1,)`` are as of `select_parts`.
         """
 
     def from_parts(
-        self, parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+        self, parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
     ) -> tuple[Array, Array, Array]:
         """Return results by index: ascending indices, values, and this rank's contributions, all ``(m,)``.
 
@@ -176,7 +176,8 @@ class Kernels(Protocol):
             places: ``(V, q)`` of the results, ascending in each part.
             values: ``(V, q)``; zeros are left out.
             mine: places and values of this rank, as of `select_parts`.
-            owed: ``(m, q)`` to be taken off the contributions to parts from ``first`` on; None: nothing.
+            owed: ``(m, q)`` to be taken off the contributions to some parts; None: nothing.
+            first: number of the first of these parts.
         """
 
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:

@@ -1,4 +1,4 @@
-"""Parts of a vector with equal quotas, and their kernels of whole-array functions, for NumPy and CuPy.
+"""Parts of a vector with equal quotas, and their kernels of whole-array functions.
 
 Runs of `RUN` neighbouring entries are dealt out to V parts. Each round deals V runs, one to each part, and begins at
 the part after the one where the round before began, which spreads rows and columns of matrices. A part is therefore a
@@ -7,34 +7,36 @@ fair sample of the vector. Its entries have *places*, in their order; places bey
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, index_dtype, namespace
+from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
 
 RUN = 64  # neighbouring entries in one part: as many as kernels compare at once
 SHORT = 1 << 16  # places of a part up to which a place has two bytes
 
 
-class Parts(NamedTuple):
+@dataclass(frozen=True)
+class EqualParts:
     """The parts of a vector, from each of which the same number of entries is taken."""
 
     size: int  #: n, length of the vector
     number: int  #: V, parts
     quota: int  #: q, entries taken of each part, at most its places
 
-    @property
+    @cached_property
     def rounds(self) -> int:
         """Return the number of runs of a part."""
         return -(-self.size // (RUN * self.number))
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Return the number of places of a part."""
         return RUN * self.rounds
 
-    @property
+    @cached_property
     def place(self) -> np.dtype:
         """Return the type of places in messages: uint16 or uint32."""
         return np.dtype(np.uint16 if self.width <= SHORT else np.uint32)
@@ -56,6 +58,25 @@ class Parts(NamedTuple):
         return (turn * self.number + (part - turn) % self.number) * RUN + places % RUN
 
 
+def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
+    order = np.argsort(-magnitude_bits(matrix), axis=1, kind="stable")[:, :k]
+    columns = np.sort(order, axis=1)
+    return columns.astype(np.int32), np.take_along_axis(matrix, columns, axis=1)
+
+
+def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
+    if add is not None:
+        x += widened(add) if add.itemsize == 2 else add
+    places, values = top_k_rows(parts.rows(x), parts.quota)
+    return places.astype(parts.place), values + values.dtype.type(0)  # no -0
+
+
+def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
+    parts = len(thresholds) - 1
+    chosen, largest = top_k_rows(add_up_rows(places, values, width, parts), values.shape[1] // parts)
+    return chosen.astype(places.dtype), largest + largest.dtype.type(0)
+
+
 def add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
     """Return sums ``(parts, width)`` of messages ``(P, parts * q)``, added in the order of ranks."""
     xp = namespace(values)
@@ -67,7 +88,7 @@ def add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
 
 
 def from_parts(
-    parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
     """See `Kernels.from_parts`."""
     xp = namespace(values)
@@ -79,4 +100,8 @@ def from_parts(
     there = values.reshape(-1) != 0
     indices = parts.indices(places).reshape(-1)[there]
     order = xp.argsort(indices)
-    return indices[order].astype(index_dtype(parts.size)), values.reshape(-1)[there][order], sent.reshape(-1)[there][order]
+    return (
+        indices[order].astype(index_dtype(parts.size)),
+        values.reshape(-1)[there][order],
+        sent.reshape(-1)[there][order],
+    )

@@ -40,7 +40,7 @@ def usual_density(algorithm: str | Algorithm, second_moment: bool = False) -> fl
 
 
 def takes(algorithm: str, option: str, value: object = None) -> bool:
-    if not any(field.name == option for field in fields(ALGORITHMS[algorithm])):
+    if not any(field.init and field.name == option for field in fields(ALGORITHMS[algorithm])):
         return False
     try:
         make_algorithm(algorithm, {} if value is None else {option: value})
@@ -103,7 +103,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
         from sparse_mpi.algorithms.published import published
 
         made = published(kind, workload)
-    declared = [field.name for field in fields(kind if made is None else made)]
+    declared = [field.name for field in fields(kind if made is None else made) if field.init]
     if unknown := sorted(set(options) - set(declared)):
         has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")

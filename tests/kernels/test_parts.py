@@ -1,4 +1,4 @@
-"""Parts with quotas: every set of kernels against whole-array functions, and these against the definition."""
+"""EqualParts with quotas: every set of kernels against whole-array functions, and these against the definition."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import pytest
 
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import MalformedMessage
-from sparse_mpi.kernels.parts import RUN, Parts
+from sparse_mpi.kernels.parts import RUN, EqualParts
 
 from ..fakes.fake_device import DEVICE
 from .on_cuda import N, back, flushed, inputs, put, same
 
 FLOATS = [np.float32, np.float64]
-PARTS = [Parts(N, 1, 400), Parts(N, 4, 50), Parts(N, 12, 17), Parts(N, 3, 6720), Parts(5 * RUN, 5, 9), Parts(70, 3, 2)]
+PARTS = [
+    EqualParts(N, 1, 400),
+    EqualParts(N, 4, 50),
+    EqualParts(N, 12, 17),
+    EqualParts(N, 3, 6720),
+    EqualParts(5 * RUN, 5, 9),
+    EqualParts(70, 3, 2),
+]
 NAMES = ["normal", "mostly-zero", "constant", "ties", "special", "tiny"]
 
 
 def hints(parts, kind):
-    return np.full(parts.number, {"none": 0, "low": 1 << 29, "high": 1 << 30}[kind], np.int64)
+    return np.full(parts.number + 1, {"none": 0, "low": 1 << 29, "high": 1 << 30}[kind], np.int64)
 
 
 @pytest.mark.parametrize("hint", ["none", "low", "high"])
@@ -48,7 +55,7 @@ def test_what_is_added_counts(passes, dtype, half):
 
 def test_parts_are_dealt_in_turns():
     """Each round begins one part later: neighbouring runs, and runs of one column, lie in different parts."""
-    parts = Parts(12 * RUN, 3, 1)
+    parts = EqualParts(12 * RUN, 3, 1)
     owner = np.repeat(np.arange(3), parts.width).reshape(3, -1)
     dealt = np.empty(parts.size, int)
     every = np.tile(np.arange(parts.width), (3, 1))
@@ -61,7 +68,7 @@ def test_parts_are_dealt_in_turns():
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_parts_with_places_of_four_bytes(passes, dtype):
     """Which are too long for the shared memory of a device."""
-    parts = Parts(140_000, 2, 300)
+    parts = EqualParts(140_000, 2, 300)
     x = np.random.default_rng(0).standard_normal(parts.size).astype(dtype)
     found = passes.select_parts(put(passes, x), parts, put(passes, hints(parts, "low")))
     places, values = array.select_parts(x, parts, hints(parts, "low"))
@@ -151,7 +158,7 @@ def test_a_device_leaves_out_what_lies_beyond_a_part(cuda):
 
 
 def test_each_is_one_launch_and_results_by_index_are_waited_for(cuda, launches):
-    parts = Parts(5 * RUN, 5, 9)
+    parts = EqualParts(5 * RUN, 5, 9)
     x, hint = put(cuda, np.arange(parts.size, dtype=np.float32)), put(cuda, hints(parts, "none"))
     places, values = cuda.select_parts(x, parts, hint, put(cuda, np.ones(parts.size, np.float32)))
     sums = cuda.add_parts(places.reshape(1, -1), values.reshape(1, -1), parts.width, hint)

@@ -11,7 +11,7 @@ import pytest
 
 from sparse_mpi.kernels import base
 from sparse_mpi.kernels.adam import ADAM, COLUMNS
-from sparse_mpi.kernels.parts import Parts
+from sparse_mpi.kernels.parts import EqualParts
 from sparse_mpi.sparse import SparseVector, regions_of
 from sparse_mpi.wire import WIRES, Int8
 from sparse_mpi.wire.packed import Ballots, Complete
@@ -69,7 +69,7 @@ def everything(cuda) -> None:
     cuda.contains(indices, there(plain[::2].copy()))
     cuda.from_pairs(cuda.to_pairs(indices, values, np.dtype(np.int32)), np.dtype(np.int32), np.dtype(np.float32))
     # of parts with quotas
-    parts, hints = Parts(4 * n, 2, 3), there(np.zeros(2, np.int64))
+    parts, hints = EqualParts(4 * n, 2, 3), there(np.zeros(3, np.int64))
     chosen, largest = cuda.select_parts(x, parts, hints, there(numbers))
     sums = cuda.add_parts(*(there(np.tile(back(part).reshape(-1), (2, 1))) for part in (chosen, largest)), 64, hints)
     cuda.from_parts(parts, *sums, (chosen, largest), largest[1:], 1)
@@ -130,8 +130,8 @@ def test_bytes_that_a_selection_moves(name, density, interpreted):
 def test_bytes_that_parts_move(interpreted):
     """A part stays in shared memory while its largest entries are searched."""
     n = 8 * 8192
-    parts, (x, gradient) = Parts(n, 4, 164), np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
+    parts, (x, gradient) = EqualParts(n, 4, 164), np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
     interpreted.select_parts(
-        put(interpreted, x), parts, put(interpreted, np.zeros(4, np.int64)), put(interpreted, gradient)
+        put(interpreted, x), parts, put(interpreted, np.zeros(5, np.int64)), put(interpreted, gradient)
     )
     assert 12 < device.RECORD[-1].moved() / n <= 1.01 * 12 + 6 * 4 * 164 / n

@@ -261,9 +261,16 @@ def written(door: str) -> dict[str, Program]:
     return {name: program._replace(door=door) for name, program in some.items()}
 
 
+def laws_of_a_job(door: str) -> dict[str, bool]:
+    """Tell of each check whether it is in every job: the first variant of a law is. Doors in process have all."""
+    names = [law for law in checks(door) if (door, law) not in COMPILED]
+    return {law: law.split(":")[0] not in {other.split(":")[0] for other in names[:at]} for at, law in enumerate(names)}
+
+
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
+def begun(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[[str], Job]:
     """The jobs of the doors that have process groups: their checks, and the programs that are no drawn ones."""
+    fast = request.config.getoption("--tier") == "fast"
 
     @cache
     def begin(door: str) -> Job | str:
@@ -271,7 +278,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Job]:
             return job(
                 tmp_path_factory.mktemp(door),
                 door,
-                [law for law in checks(door) if (door, law) not in COMPILED],
+                [law for law, always in laws_of_a_job(door).items() if always or not fast],
                 [*written(door).values()],
             )
         except (AssertionError, pytest.fail.Exception) as error:
@@ -289,7 +296,12 @@ COMPILED = [(door, law) for door in HOOKS for law in checks(door) if "compiled" 
 
 @pytest.mark.jobs
 @pytest.mark.parametrize(
-    ("door", "law"), [(door, law) for door in HOOKS for law in checks(door) if (door, law) not in COMPILED]
+    ("door", "law"),
+    [
+        pytest.param(door, law, marks=[] if always else pytest.mark.full("a variant"))
+        for door in HOOKS
+        for law, always in laws_of_a_job(door).items()
+    ],
 )
 def test_laws_with_process_groups(begun: Callable[[str], Job], door: str, law: str) -> None:
     wrong = [f"rank {rank}: {said[law]}" for rank, said in enumerate(begun(door).said) if said[law]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sparse_mpi.kernels.array import from_pairs, kth_bin, split_counts, to_pairs
 from sparse_mpi.kernels.cpu.counts import count, count_select, histogram, moments, smallest
+from sparse_mpi.kernels.cpu.equal_parts import add_parts, from_parts, select_parts
 from sparse_mpi.kernels.cpu.late_adam import adam
 from sparse_mpi.kernels.cpu.merging import merge, merge_loosely, merge_runs
 from sparse_mpi.kernels.cpu.packing import (
@@ -37,7 +38,6 @@ from sparse_mpi.kernels.cpu.pairs import (
     truncate,
     truncate_least,
 )
-from sparse_mpi.kernels.cpu.parts import add_parts, from_parts, select_parts
 from sparse_mpi.kernels.cpu.passes import accumulate, accumulate_select, select, sketch
 from sparse_mpi.kernels.cpu.rounding import (
     follow_squares,

@@ -316,12 +316,18 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
 
 @compiled
 def candidates(line, magnitude, threshold, k, indices, found):
-    """Gather the entries of ``line`` that may be among the k largest, in order; return their number.
+    """Gather the entries of ``line`` that may be among the k largest, in order; return their number."""
+    return more_candidates(line, np.int64(0), np.int64(0), magnitude, threshold, k, indices, found)[0]
 
-    Entries that reach the threshold are appended. When they are many, only the k largest stay, and the threshold is
-    raised above the k-th, so that most of the row is compared but not copied.
+
+@compiled
+def more_candidates(line, start, count, magnitude, threshold, k, indices, found):
+    """Gather candidates behind the first ``count``; return their number and the threshold.
+
+    Entries that reach the threshold are appended, numbered from ``start`` on. When they are many, only the k largest
+    stay, and the threshold is raised above the k-th, so that most of the line is compared but not copied.
     """
-    count, whole, start = 0, line.size - line.size % LANES, np.int64(0)
+    whole = line.size - line.size % LANES
     for lo in range(0, line.size, LANES):
         if lo < whole:
             count = append_marked(line, lo, reached(line, lo, threshold), start, count, indices, found)
@@ -330,8 +336,8 @@ def candidates(line, magnitude, threshold, k, indices, found):
         if count > indices.size - LANES:
             kth, ties = kth_of(found[:count], magnitude, k)
             keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices[:k], found[:k])
-            count = k
+            count = np.int64(k)
             if kth == magnitude:
                 break
             threshold = kth + 1  # later entries that tie with the k-th lose, because their indices are higher
-    return count
+    return count, threshold

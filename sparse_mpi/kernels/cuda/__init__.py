@@ -48,7 +48,7 @@ from sparse_mpi.kernels.cuda.launches import (
     write_int8,
     write_messages,
 )
-from sparse_mpi.kernels.cuda.quotas import add_parts, from_parts, select_parts
+from sparse_mpi.kernels.cuda.part_launches import add_parts, from_parts, select_parts
 from sparse_mpi.kernels.cuda.told import Told, pointer
 
 ROUNDS = 8  # vectors that each thread of a selection reads

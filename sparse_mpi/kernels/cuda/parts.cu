@@ -1,4 +1,4 @@
-// Parts with quotas (`Parts` in kernels/parts.py). A block has a part, whose entries or sums it puts side by side into a
+// Parts with quotas (`EqualParts` in kernels/parts.py). A block has a part, whose entries or sums it puts side by side into a
 // row, and selects the largest of them. PLACE is the type of places, RUN the number of neighbouring entries in a part.
 
 #include "radix.cu"

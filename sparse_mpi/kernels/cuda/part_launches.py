@@ -10,12 +10,12 @@ from sparse_mpi.kernels.base import LONG
 from sparse_mpi.kernels.cuda.cleared import cleared
 from sparse_mpi.kernels.cuda.compilation import DIGIT, SELECTING, THREADS, blocks_for, kernel, start
 from sparse_mpi.kernels.cuda.told import Told
-from sparse_mpi.kernels.parts import RUN, Parts
+from sparse_mpi.kernels.parts import RUN, EqualParts
 
 STATIC = 12 << 10  # bytes of shared memory that kernels need beside a row, at most
 
 
-def select_parts(x: Array, parts: Parts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
+def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
     # Thresholds are left as they are: a row is searched where it lies, in shared memory
     given = [x] if add is None else [x, cupy.ascontiguousarray(add)]
     types = {} if add is None else {"GRADIENT": add.dtype}
@@ -25,7 +25,7 @@ def select_parts(x: Array, parts: Parts, thresholds: Array, add: Array | None = 
 
 def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
     # A place beyond its part is left out: a device can raise nothing
-    number, (ranks, sent) = len(thresholds), values.shape
+    number, (ranks, sent) = len(thresholds) - 1, values.shape
     given = cupy.ascontiguousarray(places), cupy.ascontiguousarray(values), ranks
     return _on_rows("add_parts", (number, width, sent // number), values.dtype, places.dtype, *given)
 
@@ -49,7 +49,7 @@ def _on_rows(
 
 
 def from_parts(
-    parts: Parts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
     # One launch, and the host waits for the number of results
     indices = cupy.empty(values.size, index_dtype(parts.size))
@@ -61,7 +61,7 @@ def from_parts(
     of_owed = (np.uintp(0), 0, 0) if owed is None else (cupy.ascontiguousarray(owed), first, first + len(owed))
     written = indices, totals, sent, cleared(1 + blocks), told.pointer
     by_index = kernel("from_parts", "parts.cu", THREADS, **_types(values.dtype, parts.place, indices.dtype))
-    start(by_index, blocks, *given, *of_owed, *parts, *written)
+    start(by_index, blocks, *given, *of_owed, parts.size, parts.number, parts.quota, *written)
     found = min(told.written().number(), values.size)
     return indices[:found], totals[:found], sent[:found]
 

@@ -1,0 +1,205 @@
+"""Quota: a step whose shape follows from n, k and P alone.
+
+Costs 2k(P-1)/P entries, each a value and a place of 2 bytes (4 below a density of 0.2 %), and P - 1 + ceil(log2 P)
+messages: an all-to-all and an allgather, both of equal lengths. Returns q entries of each of V parts, V q of k at most,
+fewer only where sums are zero.
+
+Runs of 64 neighbouring entries are dealt out to the parts in turns, so that each part is a fair sample of the vector
+(`kernels.parts`), and quotas can take the place of thresholds: a rank sends the owner of a part its q largest entries
+there, and the owner returns the q largest sums. No rank counts, balances, or waits for a number. Parts have at most
+65,536 places, unless q would be below 128.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparse_mpi import kernels
+from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
+from sparse_mpi.algorithms.oktopk import OkTopk
+from sparse_mpi.arrays import Array, like, namespace
+from sparse_mpi.comm import Comm
+from sparse_mpi.comm.base import rounds
+from sparse_mpi.kernels.base import code_places
+from sparse_mpi.kernels.parts import RUN, SHORT, EqualParts
+from sparse_mpi.select import Selector
+from sparse_mpi.select.quotas import Quotas, Shares
+from sparse_mpi.sparse import Layout, SparseVector
+from sparse_mpi.states import ranged
+from sparse_mpi.wire import Coo, Wire
+from sparse_mpi.wire.codecs import Codec, Unrounded
+
+FEWEST = 16  # entries for each rank, and runs of a part, below which quotas leave large entries out
+LOGGER = logging.getLogger("sparse_mpi")
+QUOTA = 128  # entries of a part below which it is rather wide, with places of 4 bytes
+UNROUNDED = Unrounded()
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class QuotaState:
+    """Thresholds of the last step, which save time and change no result; and the state of Ok-Topk for small k."""
+
+    few: Any
+    mine: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V + 1,) of this rank's selection, and their margin
+    ours: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V / P + 1,) of the sums that this rank owns
+
+
+class QuotaMessages(NamedTuple):
+    """QuotaMessages of one length: codes of values, their scales, and places, one after the other."""
+
+    entries: int
+    codes: int  # bytes
+    scales: int  # bytes
+    length: int  # bytes of a message
+    place: np.dtype
+    codec: Codec
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def of(parts: EqualParts, ranks: int, codec: Codec, dtype: np.dtype) -> QuotaMessages:
+        entries = parts.quota * parts.number // ranks
+        number = dtype.itemsize if codec.code_bytes is None else codec.code_bytes
+        codes = number * int(code_places(_edges(entries, 1, codec.block or entries), 8 // codec.together)[-1])
+        scales = 4 * (-(-entries // codec.block) if codec.block else 0)
+        return QuotaMessages(
+            entries, codes, scales, codes + scales + parts.place.itemsize * entries, parts.place, codec
+        )
+
+    def write(self, places: Array, values: Array, number: int) -> tuple[Array, Array]:
+        """Return messages ``(number, length)`` of uint8, and the values as they will arrive."""
+        codec, edges, ends = self.codec, self.edges(number), self.codes + self.scales
+        indices = places if codec.lossless else places.astype(np.int32)
+        codes, scales = codec.encode(SparseVector(indices, values, 1 << 31), edges)
+        buffer = namespace(values).empty((number, self.length), np.uint8)
+        buffer[:, : self.codes] = codes.view(np.uint8).reshape(number, -1)
+        if self.scales:
+            buffer[:, self.codes : ends] = scales.view(np.uint8).reshape(number, -1)
+        buffer[:, ends:] = places.view(np.uint8).reshape(number, -1)
+        return buffer, values if codec.lossless else codec.decode(codes, scales, edges, values.dtype)
+
+    def read(self, buffer: Array, dtype: np.dtype) -> tuple[Array, Array]:
+        """Return places and values ``(number, entries)``."""
+        number, ends, xp = len(buffer), self.codes + self.scales, namespace(buffer)
+        codes = xp.ascontiguousarray(buffer[:, : self.codes]).reshape(-1)
+        scales = xp.ascontiguousarray(buffer[:, self.codes : ends]).reshape(-1).view(np.float32)
+        values = self.codec.decode(codes, scales, self.edges(number), dtype)
+        return xp.ascontiguousarray(buffer[:, ends:]).view(self.place), values.reshape(number, -1)
+
+    def edges(self, number: int) -> np.ndarray:
+        return _edges(self.entries, number, self.codec.block) if self.codec.block else _NONE
+
+
+@lru_cache(maxsize=64)
+def _edges(entries: int, number: int, block: int) -> np.ndarray:
+    """Return the edges of blocks of values: each of ``number`` messages begins a new one."""
+    starts = np.arange(number)[:, None] * entries + np.arange(0, entries, block)
+    return np.append(starts, number * entries)
+
+
+@dataclass(frozen=True)
+class Quota(Algorithm):
+    """Sparse allreduce of about k entries, as many from each part of the vector.
+
+    With fewer than 16 entries, or 1,024 elements, for each rank, and alone, it is `OkTopk`: quotas would leave large
+    entries out.
+
+    Args:
+        wire: the format of values, of which the codec is used: coo32 or packed for float32, packed+bf16, packed+int8.
+            Places have 2 or 4 bytes in each.
+    """
+
+    wire: Wire = Coo()
+    selector: Selector = field(default=Quotas(), init=False, repr=False)
+    few: OkTopk = field(default=OkTopk(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "few", OkTopk(wire=self.wire))
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(lossless=self.wire.lossless, accumulates=True)
+
+    def init(self, layout: Layout, k: int, ranks: int) -> QuotaState:
+        return QuotaState(self.few.init(layout, k, ranks))
+
+    def reduce(
+        self, acc: Array, k: int, comm: Comm, state: QuotaState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, QuotaState]:
+        """Return the q largest sums of each part; ``sent`` is what this rank's messages held of them."""
+        if few(len(acc), k, comm.size):
+            said = comm.attributes.setdefault(few, set())
+            if comm.rank == 0 and comm.size > 1 and (len(acc), k) not in said:
+                said.add((len(acc), k))
+                LOGGER.warning("sparse_mpi: quota reduces by oktopk: %d of %d entries are too few", k, len(acc))
+            reduction, of_few = self.few.reduce(acc, k, comm, state.few, layout, add)
+            return reduction, QuotaState(of_few, state.mine, state.ours)
+        parts = parts_of(len(acc), k, comm.size)
+        each, passes = parts.number // comm.size, kernels.of(acc)
+        state = QuotaState(state.few, _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, each, acc))
+
+        # Select: the q largest of each part.
+        (places, values, _), _ = self.selector.select(acc, k, Shares(parts, state.mine), add)
+
+        # Reduce-scatter: the owner of a part adds up the messages in the order of ranks.
+        form = QuotaMessages.of(parts, comm.size, self._codec, acc.dtype)
+        messages, values = form.write(places, values, comm.size)
+        ones = np.ones(comm.size, np.int64)
+        came, _ = comm.alltoallv(messages, ones, ones)
+        chosen, sums = passes.add_parts(*form.read(came, acc.dtype), parts.width, state.ours)
+
+        # Allgather: every rank gets the q largest sums of each part. Rounding errors stay with the owner.
+        messages, rounded = form.write(chosen.reshape(-1), sums.reshape(-1), 1)
+        chosen, total = form.read(comm.allgather(messages[0]), acc.dtype)
+        owed = None if self.wire.lossless else sums - rounded.reshape(sums.shape)
+        places, values, chosen, total = (x.reshape(parts.number, -1) for x in (places, values, chosen, total))
+        indices, total, sent = passes.from_parts(parts, chosen, total, (places, values), owed, comm.rank * each)
+        size = len(acc)
+        return Reduction(SparseVector(indices, total, size), SparseVector(indices, sent, size)), state
+
+    @property
+    def _codec(self) -> Codec:
+        return self.wire.codec or UNROUNDED
+
+    def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        return self.few.selected_band(layout, k, ranks) if few(layout.size, k, ranks) else (0, k)
+
+    def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
+        if few(layout.size, k, ranks):
+            return self.few.result_band(layout, k, ranks)
+        parts = parts_of(layout.size, k, ranks)
+        return min(parts.quota * parts.number, k) * 0.9, k
+
+    def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
+        """Return what each rank sends in every step: these bytes, and no fewer."""
+        if few(layout.size, k, ranks):
+            return self.few.bound(layout, k, ranks)
+        form = QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
+        number = 2 * (ranks - 1)
+        values = number * form.entries if self._codec.code_bytes is None else 0
+        return Bound(0, values, ranks - 1 + rounds(ranks), 0, number * form.length - 4 * values)
+
+
+def few(size: int, k: int, ranks: int) -> bool:
+    """Tell if quotas would be too small, or parts too short, to find the largest entries; alone there are no parts."""
+    return ranks == 1 or k < FEWEST * ranks or size < FEWEST * RUN * ranks
+
+
+@lru_cache(maxsize=64)
+def parts_of(size: int, k: int, ranks: int) -> EqualParts:
+    """Return parts whose places have 2 bytes, the same number for each owner, with quotas of at least `QUOTA`."""
+    each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA)))
+    number = each * ranks
+    width = EqualParts(size, number, 0).width
+    return EqualParts(size, number, width if k >= size else min(k // number, width))
+
+
+def _thresholds(known: Array, number: int, acc: Array) -> Array:
+    fits = len(known) == number + 1
+    return like(known, acc) if fits else namespace(acc).zeros(number + 1, np.int64)
