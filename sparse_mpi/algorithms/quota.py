@@ -194,7 +194,7 @@ def few(size: int, k: int, ranks: int) -> bool:
 @lru_cache(maxsize=64)
 def parts_of(size: int, k: int, ranks: int) -> EqualParts:
     """Return parts whose places have 2 bytes, the same number for each owner, with quotas of at least `QUOTA`."""
-    each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA)))
+    each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA), (1 << 16) // ranks))
     number = each * ranks
     width = EqualParts(size, number, 0).width
     return EqualParts(size, number, width if k >= size else min(k // number, width))

@@ -37,9 +37,8 @@ from sparse_mpi.kernels.levels import (
     to_int8,
     to_log4,
 )
-from sparse_mpi.kernels.parts import add_parts, from_parts, select_parts, top_k_rows
+from sparse_mpi.kernels.parts import add_parts, first_of, fractions, from_parts, select_parts, top_k_rows
 
-FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 FIELDS = MESSAGE.names or ()
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`
 
@@ -290,22 +289,12 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
     return np.where(contains(indices, sought), values, values.dtype.type(0))
 
 
-def fractions(x: Array) -> Array:
-    """Return 16 hash bits of integers, by Fibonacci hashing: in uint32, as parts of 2^16."""
-    return (x.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
-
-
-def _first(rounds: Array, ranks: int) -> Array:
-    """Return the rank with which each round begins: a hash times P, because a remainder takes four times as long."""
-    return ((fractions(rounds) * np.uint32(ranks)) >> np.uint32(16)).astype(rounds.dtype)
-
-
 def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
     indices, values = indices[chosen], values[chosen]
     width, nonzero = -(-size // ranks), values != 0
     indices, values = indices[nonzero].astype(index_dtype(width * ranks), copy=False), values[nonzero]
     rounds = indices // ranks
-    owners = indices - rounds * ranks + _first(rounds, ranks)
+    owners = indices - rounds * ranks + first_of(rounds, ranks)
     owners -= ranks * (owners >= ranks)
     numbers = owners * width + rounds
     # Indices ascend, and so do the numbers of each owner.
@@ -317,7 +306,7 @@ def undeal(numbers: Array, size: int, ranks: int) -> Array:
     width = -(-size // ranks)
     owners = numbers // width
     rounds = numbers - owners * width
-    places = owners - _first(rounds, ranks)
+    places = owners - first_of(rounds, ranks)
     places += ranks * (places < 0)
     return (rounds * ranks + places).astype(index_dtype(size), copy=False)
 

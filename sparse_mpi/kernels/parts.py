@@ -1,7 +1,7 @@
 """Parts of a vector with equal quotas, and their kernels of whole-array functions.
 
 Runs of `RUN` neighbouring entries are dealt out to V parts. Each round deals V runs, one to each part, and begins at
-the part after the one where the round before began, which spreads rows and columns of matrices. A part is therefore a
+a part chosen by a hash of its number, which spreads rows and columns of matrices of any width. A part is therefore a
 fair sample of the vector. Its entries have *places*, in their order; places beyond the end of the vector are zeros.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
 
+FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 RUN = 64  # neighbouring entries in one part: as many as kernels compare at once
 SHORT = 1 << 16  # places of a part up to which a place has two bytes
 
@@ -47,7 +48,7 @@ class EqualParts:
         padded = xp.zeros(self.number * self.width, x.dtype)
         padded[: self.size] = x
         turn, part = xp.arange(self.rounds)[:, None], xp.arange(self.number)[None]
-        runs = padded.reshape(self.rounds, self.number, RUN)[turn, (part - turn) % self.number]
+        runs = padded.reshape(self.rounds, self.number, RUN)[turn, (part - first_of(turn, self.number)) % self.number]
         return runs.transpose(1, 0, 2).reshape(self.number, self.width)
 
     def indices(self, places: Array) -> Array:
@@ -55,7 +56,17 @@ class EqualParts:
         xp = namespace(places)
         places, part = places.astype(np.int64), xp.arange(self.number)[:, None]
         turn = places // RUN
-        return (turn * self.number + (part - turn) % self.number) * RUN + places % RUN
+        return (turn * self.number + (part - first_of(turn, self.number)) % self.number) * RUN + places % RUN
+
+
+def fractions(x: Array) -> Array:
+    """Return 16 hash bits of integers, by Fibonacci hashing: in uint32, as parts of 2^16."""
+    return (x.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
+
+
+def first_of(rounds: Array, number: int) -> Array:
+    """Return the first of ``number`` receivers of each round, by a hash: a remainder would take four times as long."""
+    return ((fractions(rounds) * np.uint32(number)) >> np.uint32(16)).astype(rounds.dtype)
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:

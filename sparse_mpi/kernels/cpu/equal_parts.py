@@ -14,6 +14,7 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, prefetch_lanes, reached
+from sparse_mpi.kernels.cpu.packing import first_of
 from sparse_mpi.kernels.cpu.pairs import CANDIDATES, WINDOW, candidates, keep_largest, kth_of, more_candidates
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
@@ -80,8 +81,8 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
     found, of_found = np.empty(TILE + LANES, np.int32), np.empty(TILE + LANES, x.dtype)
     owner, offset = np.empty(TILE // LANES, np.int64), np.empty(TILE // LANES, np.int64)
     run = first // LANES
-    turn, part = run // number, (run // number + run) % number
-    left = number - run % number  # runs of this round
+    turn, left = run // number, number - run % number  # round, and the runs left in it
+    part = (first_of(turn, number) + run) % number
     for i in range(number):
         counts[i] = i * room
     for lo in range(0, x.size, TILE):
@@ -121,11 +122,10 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
 
 @compiled
 def _following(part, turn, left, number):
-    """Return the part of the next run, its round, and the runs left in that; a round begins one part later."""
-    part = part + 1 if part + 1 < number else 0
+    """Return the part of the next run, its round, and the runs left in that."""
     if left > 1:
-        return part, turn, left - 1
-    return part + 1 if part + 1 < number else 0, turn + 1, number
+        return (part + 1 if part + 1 < number else 0), turn, left - 1
+    return first_of(turn + 1, number), turn + 1, number
 
 
 @compiled
@@ -172,7 +172,7 @@ def _nonzero_largest(line, quota, found, of_found):
 def _gather_part(x, part, number, line):
     line[:] = 0
     for turn in range(line.size // LANES):
-        start = (turn * number + (part - turn) % number) * LANES
+        start = (turn * number + (part - first_of(turn, number)) % number) * LANES
         for i in range(start, min(start + LANES, x.size)):
             line[turn * LANES + i - start] = x[i]
 
@@ -307,7 +307,7 @@ def _ordered(size, rounds, places, values, sent, indices, of_indices, sent_of_in
     number, quota = places.shape
     leading = np.empty(rounds, np.int64)
     for turn in range(rounds):
-        leading[turn] = turn % number
+        leading[turn] = first_of(turn, number)
     starts = np.zeros(2 * rounds + 1, np.int64)
     for part in range(number):
         for i in range(quota):

@@ -12,11 +12,11 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.array import FIBONACCI
 from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.pairs import add
+from sparse_mpi.kernels.parts import FIBONACCI
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 lay_out = partial(array.lay_out, write=compiled(array.sections))
@@ -263,7 +263,7 @@ def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) ->
 
 
 @compiled
-def _first(round_number, ranks):
+def first_of(round_number, ranks):
     fraction = np.uint32(np.uint32(round_number) * FIBONACCI) >> np.uint32(16)
     return np.int64(np.uint32(fraction * np.uint32(ranks)) >> np.uint32(16))
 
@@ -275,7 +275,7 @@ def _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts)
     for i in range(chosen.size):
         index = indices[chosen[i]]
         round_number = np.uint64(index) // np.uint64(ranks)
-        owner = np.int64(index) - np.int64(round_number) * ranks + _first(round_number, ranks)
+        owner = np.int64(index) - np.int64(round_number) * ranks + first_of(round_number, ranks)
         owner -= ranks if owner >= ranks else 0
         owners[i] = owner
         counts[owner] += values[chosen[i]] != 0
@@ -313,7 +313,7 @@ def _undeal(numbers, ranks, width, indices):
         part, found = numbers[begin:end], indices[begin:end]
         for i in range(part.size):
             round_number = np.int64(part[i]) - first
-            place = owner - _first(round_number, ranks)
+            place = owner - first_of(round_number, ranks)
             place += ranks if place < 0 else 0
             found[i] = round_number * ranks + place
         begin = end

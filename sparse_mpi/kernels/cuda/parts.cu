@@ -26,7 +26,7 @@ __device__ inline void keep(const REAL* row, int64 width, int64 quota, PLACE* pl
 
 // The index in the vector of a place of a part
 __device__ inline int64 index_of(int64 place, uint32 part, uint32 number) {
-    const uint32 turn = (uint32)(place / RUN), moved = turn % number;
+    const uint32 turn = (uint32)(place / RUN), moved = (uint32)first_of(turn, number);
     return ((int64)turn * number + (part < moved ? part + number : part) - moved) * RUN + place % RUN;
 }
 
@@ -89,7 +89,7 @@ from_parts(const PLACE* places, const REAL* values, const PLACE* own, const REAL
            int64* told) {
     __shared__ int64 start;
     const int64 tile = own_tile(state), run = tile * THREADS + threadIdx.x, turn = (uint32)run / (uint32)number;
-    const int64 part = (uint32)(run + turn) % (uint32)number, first = part * quota, end = first + quota;
+    const int64 part = (uint32)(run + first_of(turn, number)) % (uint32)number, first = part * quota, end = first + quota;
     const int64 from = first + lower_bound(places + first, quota, turn * RUN);
     // Calls take(i, index) for what is not zero; places of a malformed message may lie anywhere.
     const auto each = [=](auto take) {

@@ -196,3 +196,8 @@ __device__ inline int64 owner(const Messages& messages, int64 Message::* field, 
     return low;
 }
 #endif
+
+// The receiver with which a round of dealing begins, by Fibonacci hashing
+__device__ inline int64 first_of(int64 round, int64 number) {
+    return (((uint32)round * 2654435769u) >> 16) * (uint32)number >> 16;
+}

@@ -1,10 +1,5 @@
 // Votes: how indices are dealt out to ranks, what votes change, and votes in four bits; an entry a thread.
 
-// The rank with which a round begins, by Fibonacci hashing
-__device__ inline int64 first_of(int64 round, int64 ranks) {
-    return (((uint32)round * 2654435769u) >> 16) * (uint32)ranks >> 16;
-}
-
 // The owner of an entry, and its round; `ranks` of one that is zero, which nobody gets.
 struct Dealt {
     int64 owner, round;
