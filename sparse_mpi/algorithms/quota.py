@@ -164,17 +164,21 @@ class Quota(Algorithm):
         return Reduction(SparseVector(indices, total, size), SparseVector(indices, sent, size)), state
 
     @property
-    def _codec(self) -> Codec:
+    def _codec(self) -> Any:  # hashable, as all frozen dataclasses
         return self.wire.codec or UNROUNDED
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        return self.few.selected_band(layout, k, ranks) if few(layout.size, k, ranks) else (0, k)
+        if few(layout.size, k, ranks):
+            return self.few.selected_band(layout, k, ranks)
+        parts = parts_of(layout.size, k, ranks)  # of which zeros are entries too
+        return (parts.quota * parts.number,) * 2
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if few(layout.size, k, ranks):
             return self.few.result_band(layout, k, ranks)
         parts = parts_of(layout.size, k, ranks)
-        return min(parts.quota * parts.number, k) * 0.9, k
+        # Sums may be zero, and beside a much larger neighbour a value may be rounded to zero
+        return 0 if self._codec.block else 0.9 * min(parts.quota * parts.number, k, layout.size), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return what each rank sends in every step: these bytes, and no fewer."""

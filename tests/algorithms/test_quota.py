@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sparse_mpi import SparseAllreduce, World, sparse_allreduce
-from sparse_mpi.algorithms import Algorithm, Reduction
+from sparse_mpi.algorithms import Algorithm, Reduction, quota
 from sparse_mpi.algorithms.quota import Quota, few, parts_of
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.sparse import SparseVector, merge, truncate, where
-from sparse_mpi.testing import Case
+from sparse_mpi.testing import CASES, Case, Trials, check_algorithm
 from sparse_mpi.wire import WIRES
 
 from .conformance import train
@@ -52,6 +52,16 @@ def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype):
             paid = bound.payload(0, np.dtype(dtype).itemsize)
             assert {(s, m - agreement) for s, m, _ in sent} == {(paid, bound.messages)}
             assert len({control for _, _, control in sent[1:]}) == 1  # of the check alone
+
+
+@pytest.mark.thin(1)
+@pytest.mark.ranks(2, 3, 5, 8)
+@pytest.mark.parametrize("wire", ["coo32", "packed+bf16", "packed+int8"])
+@pytest.mark.parametrize("case", CASES)
+def test_all_laws_with_parts_of_any_size(ranks, case, wire, monkeypatch):
+    """Cases of so few entries would be reduced by Ok-Topk."""
+    monkeypatch.setattr(quota, "FEWEST", 1)
+    check_algorithm(Quota(wire=WIRES[wire]), Trials((ranks,), (case,), examples=0))
 
 
 @pytest.mark.ranks(2, 4, 7)

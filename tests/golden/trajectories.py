@@ -99,7 +99,7 @@ def reducer_steps(
     if before is not None:
         reducer.take_over(before[comm.rank :: comm.size], len(before))
     for step in numbers:
-        trace.add(reducer.step(gradient(comm.rank, step)))
+        trace.add(reducer.step(gradient(comm.rank, step, reducer.layout.size)))
     state, rest = reducer.state_dict(), [reducer.residual.copy()]
     if flush and reducer.feedback.traits.defers:
         rest += [reducer.flush(), reducer.residual]
@@ -304,6 +304,7 @@ CASES: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "elect, packed+int8": on(4, reduced, algorithm="elect", wire="packed+int8"),
     "gtopk, clipped": on(3, reduced, algorithm="gtopk", clip_norm=0.5),
     "oktopk, one flat tensor, seven ranks": on(7, reduced, algorithm="oktopk", shapes=SIZE),
+    "quota, one flat tensor": on(3, reduced, algorithm="quota", shapes=4000),
     "lost rank, oktopk": on(4, survived, {2: 10}, algorithm="oktopk"),
     "lost rank, elect": on(4, survived, {1: 10}, algorithm="elect"),
     "lost rank, gtopk": on(4, survived, {3: 10}, algorithm="gtopk"),
