@@ -20,6 +20,7 @@ import numpy as np
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
 SHARED_BYTES = 1 << 20  # of an array from which on it is allocated by torch where torch's tensors are reduced
+FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 _FLOAT32, _FLOAT64, _INT32, _INT64 = map(np.dtype, ("float32", "float64", "int32", "int64"))
 _CONSTANTS: dict[tuple[int, int], Any] = {}  # the device copies of `constant`, by identity and device
 # An array inside the library: NumPy's, or CuPy's, which has no types of its own and the same methods. A torch tensor
@@ -291,6 +292,16 @@ def magnitude_bits(x: Array) -> Array:
     They are the bit patterns without the sign, int32 or int64: comparisons vectorise, and do not lose NaN.
     """
     return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
+
+
+def fractions(x: Array) -> Array:
+    """Return 16 hash bits of integers, by Fibonacci hashing: in uint32, as parts of 2^16."""
+    return (x.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
+
+
+def first_of(rounds: Array, number: int) -> Array:
+    """Return the first of ``number`` receivers of each round, by a hash: a remainder would take four times as long."""
+    return ((fractions(rounds) * np.uint32(number)) >> np.uint32(16)).astype(rounds.dtype)
 
 
 @lru_cache(maxsize=64)

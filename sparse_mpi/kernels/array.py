@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
+from sparse_mpi.arrays import Array, first_of, index_dtype, magnitude_bits, namespace, widened
 from sparse_mpi.kernels.adam import adam
 from sparse_mpi.kernels.base import (
     LEAST_SQUARE,
@@ -37,7 +37,7 @@ from sparse_mpi.kernels.levels import (
     to_int8,
     to_log4,
 )
-from sparse_mpi.kernels.parts import add_parts, first_of, fractions, from_parts, select_parts, top_k_rows
+from sparse_mpi.kernels.parts import add_parts, from_parts, select_parts, top_k_rows
 
 FIELDS = MESSAGE.names or ()
 NUMBER_LIMITS, NUMBER_BYTES = np.array([1 << 8, 1 << 16, 1 << 32]), np.array([1, 2, 4, 8])  # see `count_bytes`

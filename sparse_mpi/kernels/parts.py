@@ -12,9 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace, widened
+from sparse_mpi.arrays import Array, first_of, index_dtype, magnitude_bits, namespace, widened
 
-FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 RUN = 64  # neighbouring entries in one part: as many as kernels compare at once
 SHORT = 1 << 16  # places of a part up to which a place has two bytes
 
@@ -57,16 +56,6 @@ class EqualParts:
         places, part = places.astype(np.int64), xp.arange(self.number)[:, None]
         turn = places // RUN
         return (turn * self.number + (part - first_of(turn, self.number)) % self.number) * RUN + places % RUN
-
-
-def fractions(x: Array) -> Array:
-    """Return 16 hash bits of integers, by Fibonacci hashing: in uint32, as parts of 2^16."""
-    return (x.astype(np.uint32) * FIBONACCI) >> np.uint32(16)
-
-
-def first_of(rounds: Array, number: int) -> Array:
-    """Return the first of ``number`` receivers of each round, by a hash: a remainder would take four times as long."""
-    return ((fractions(rounds) * np.uint32(number)) >> np.uint32(16)).astype(rounds.dtype)
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, like, namespace
-from sparse_mpi.kernels.parts import fractions
+from sparse_mpi.arrays import Array, fractions, like, namespace
 from sparse_mpi.sparse import SparseVector
 
 CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote

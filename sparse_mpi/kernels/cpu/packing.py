@@ -10,13 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, index_dtype
+from sparse_mpi.arrays import FIBONACCI, Array, index_dtype
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
 from sparse_mpi.kernels.cpu.pairs import add
-from sparse_mpi.kernels.parts import FIBONACCI
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 lay_out = partial(array.lay_out, write=compiled(array.sections))
