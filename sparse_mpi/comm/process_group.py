@@ -173,10 +173,8 @@ class ProcessGroupComm(CountingComm):
     def _traded(
         self, leaving: dict[int, Array], sources: Sequence[int], send: Array, expected: Counts | None = None
     ) -> tuple[Array, Counts]:
-        """Return the rows of ``sources``, and how many they are (P,), for ``leaving``, the rows for each rank.
-
-        A message begins with its head. Few rows are in it, for which the receiver has room; many follow by themselves.
-        """
+        """Return the rows of ``sources``, and how many they are (P,), for ``leaving``, the rows for each rank."""
+        # A message begins with its head. Few rows are in it, for which receivers have room; many follow by themselves.
         rooms = {source: np.empty(HEAD + FEW, np.uint8) for source in sources}
         heads = [work for source, room in rooms.items() for work in self._irecv(room, source, _HEAD)]
         # Announce: heads are on their way before this rank waits for one, so that no two ranks wait for each other.

@@ -168,11 +168,9 @@ def _whole_words(lows, part, shift):
 
 @compiled
 def _write_highs(highs, part, start, shift, spread):
-    """Set one bit for each index, at its high part, and one place on for each entry before it if ``spread`` is 1.
-
-    The word that an entry lies in is stored again for each, without being read: its earlier bits are still held.
-    """
+    """Set one bit for each index, at its high part, and one place on for each entry before it if ``spread`` is 1."""
     highs[:] = 0
+    # The word that an entry lies in is stored again for each, without being read: its earlier bits are still held.
     word, at, whole = ZERO, 0, highs.size >> 3
     for i in range(part.size):
         place = ((part[i] - start) >> shift) + spread * i
