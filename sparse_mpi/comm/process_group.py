@@ -2,7 +2,7 @@
 
 Arrays in host memory go to its own gloo group, as tensors of their bytes, not copied. Arrays on a device go over the
 NCCL of the given group, see `device_group`, or through host memory where some rank's group has none. A message of
-unknown length follows a head of its rows and bytes a row, over gloo in any case.
+unknown length begins with a head of its rows and bytes a row, which goes over gloo in any case.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from sparse_mpi.comm.job.watchdog import time_limit, wants_watchdog
 from sparse_mpi.comm.reducible import reduced
 
 _HEAD, _ROWS = 1, 2  # tags
+HEAD = 16  # bytes of a head
+FEW = 1 << 14  # bytes of rows that travel behind their head in one message: another one costs 340 bytes more
+GATHERED = 1 << 10  # bytes of integers that are gathered and reduced by every rank: gloo's messages would cost more
 _ALL = -1  # the number under which groups are made that are parts of none of ours
 _WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
 
@@ -134,66 +137,84 @@ class ProcessGroupComm(CountingComm):
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         if source == self.rank:
             return send.copy()
-        announced, works = [], []
-        # Announce: the head is on its way before this rank waits for one, so that no two ranks wait for each other.
-        if dest is not None and dest != self.rank:
-            announced = self._isend(header(send, len(send)), dest, _HEAD)
-            works = announced + self._isend(send, dest)
-        came = None
-        if source is not None:
-            # Receive the head, make room for the rows, and receive them.
-            head = np.empty_like(header(send, len(send)))
-            _wait(self._irecv(head, source, _HEAD))
-            try:
-                came = empty_rows(send, announced_rows(head, send, source))
-            except TypeError:
-                _wait(announced)  # gloo drops a message without a reference: the other rank would wait
-                raise
-            works += self._irecv(came, source)
-        _wait(works)
-        return came
+        leaving = {} if dest is None or dest == self.rank else {dest: send}
+        came, _ = self._traded(leaving, [] if source is None else [source], send)
+        return None if source is None else came
 
     def _allgather(self, send: Array) -> Array:
         out = np.empty((self.size, *send.shape), send.dtype)
-        if out.size:  # gloo is given no empty tensors
-            self._group.allgather([[_bytes(part) for part in out.reshape(self.size, -1)]], [_bytes(send)]).wait()
+        if out.size:
+            out[self.rank] = send
+            # A message to each rank; gloo's ring takes twice as many, one after the other.
+            self._exchange([send] * self.size, list(out.reshape(self.size, -1)))
         return out
 
     def _allgatherv(self, send: Array, counts: Counts | None) -> tuple[Array, Counts]:
         if counts is None:
-            counts = np.asarray(self._allgather(np.array(len(send), np.int64)))
+            return self._traded(dict.fromkeys(range(self.size), send), self._others(), send)
         # Messages from rank to rank, since gloo's all_gather takes arrays of one length only.
-        return self._moved([send] * self.size, send, counts), counts.copy()
-
-    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
-        came = self._trade_rows(send, counts, expected)
-        return self._moved(cut(send, counts), send, came), came
-
-    def _moved(self, leaving: Sequence[Array], send: Array, counts: Counts) -> Array:
-        """Return the rows of all ranks, ``counts`` (P,) of each, for ``leaving``, the rows for each rank."""
         out = empty_rows(send, int(counts.sum()))
         arriving = cut(out, counts)
-        arriving[self.rank][...] = leaving[self.rank]
-        self._exchange(leaving, arriving, _ROWS)
-        return out
+        arriving[self.rank][...] = send
+        self._exchange([send] * self.size, arriving)
+        return out, counts.copy()
 
-    def _trade_rows(self, send: Array, counts: Counts, expected: Counts | None = None) -> Counts:
-        own = [header(send, rows) for rows in counts.tolist()]
-        heads = np.tile(own[self.rank], (self.size, 1))
-        known = np.ones(self.size, bool) if expected is None else expected > 0
-        # Ranks from which nothing is expected send no head: theirs stays as it is set here, no rows of the right size.
-        heads[~known, 0] = 0
-        told = [head[: 2 * listens] for head, listens in zip(heads, known, strict=True)]  # views, for gloo to fill
-        tell = [head if expected is None or head[0] else head[:0] for head in own]
-        self._exchange(tell, told, _HEAD)
-        # Check the announced lengths before any row is received.
-        came = np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
-        if expected is not None and (came != expected).any():
-            source = int(np.flatnonzero(came != expected)[0])
-            raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
-        return came
+    def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
+        leaving, sources = dict(enumerate(cut(send, counts))), self._others()
+        if expected is None:
+            return self._traded(leaving, sources, send)
+        # Empty messages are not sent.
+        leaving = {dest: rows for dest, rows in leaving.items() if len(rows)}
+        return self._traded(leaving, [source for source in sources if expected[source]], send, expected)
+
+    def _others(self) -> list[int]:
+        return [source for _, source in peers(self.rank, self.size)]
+
+    def _traded(
+        self, leaving: dict[int, Array], sources: Sequence[int], send: Array, expected: Counts | None = None
+    ) -> tuple[Array, Counts]:
+        """Return the rows of ``sources``, and how many they are (P,), for ``leaving``, the rows for each rank."""
+        # A message begins with its head. Few rows are in it, for which receivers have room; many follow by themselves.
+        rooms = {source: np.empty(HEAD + FEW, np.uint8) for source in sources}
+        heads = [work for source, room in rooms.items() for work in self._irecv(room, source, _HEAD)]
+        # Announce: heads are on their way before this rank waits for one, so that no two ranks wait for each other.
+        announced, works = [], []
+        for dest, rows in leaving.items():
+            if dest != self.rank:
+                head, many = header(send, len(rows)).view(np.uint8), rows.nbytes > FEW
+                message = head if many else np.concatenate([head, rows.reshape(-1).view(np.uint8)])
+                announced += self._isend(message, dest, _HEAD)
+                works += self._isend(rows, dest) if many else []
+        _wait(heads)
+        came = np.zeros(self.size, np.int64)
+        came[self.rank] = len(leaving.get(self.rank, ()))
+        try:
+            # Check the announced lengths before more rows are received.
+            for source, room in rooms.items():
+                came[source] = announced_rows(room[:HEAD].view(np.int64), send, source)
+            if expected is not None and (came != expected).any():
+                source = int(np.flatnonzero(came != expected)[0])
+                raise ValueError(f"expected[{source}] must be what rank {source} sends, got {expected[source]}")
+        except (TypeError, ValueError):
+            _wait(announced)  # gloo drops a message without a reference: the other rank would wait
+            raise
+        out = empty_rows(send, int(came.sum()))
+        arriving = cut(out, came)
+        if self.rank in leaving:
+            arriving[self.rank][...] = leaving[self.rank]
+        for source, room in rooms.items():
+            rows = arriving[source]
+            if rows.nbytes > FEW:
+                works += self._irecv(rows, source)
+            else:
+                rows.reshape(-1).view(np.uint8)[...] = room[HEAD : HEAD + rows.nbytes]
+        _wait(announced + works)
+        return out, came
 
     def _allreduce(self, send: Array, op: str) -> Array:
+        if send.dtype.kind in "iu" and send.nbytes <= GATHERED:  # exact in any order
+            everything = self._allgather(send)
+            return np.asarray(everything.max(axis=0) if op == "max" else everything.sum(axis=0, dtype=send.dtype))
         options = dist.AllreduceOptions()
         options.reduceOp = OPS[op]
         return reduced(send, op, lambda x: self._group.allreduce([torch.from_numpy(x.reshape(-1))], options).wait())
@@ -216,10 +237,10 @@ class ProcessGroupComm(CountingComm):
     def _barrier(self) -> None:
         self._group.barrier().wait()
 
-    def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array], tag: int) -> None:
-        works = []
-        for dest, source in peers(self.rank, self.size):
-            works += self._irecv(arriving[source], source, tag) + self._isend(leaving[dest], dest, tag)
+    def _exchange(self, leaving: Sequence[Array], arriving: Sequence[Array]) -> None:
+        works = [work for source in self._others() for work in self._irecv(arriving[source], source)]
+        for dest, _ in peers(self.rank, self.size):
+            works += self._isend(leaving[dest], dest)
         _wait(works)
 
     def _isend(self, rows: Array, dest: int, tag: int = _ROWS) -> list[Any]:

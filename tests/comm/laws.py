@@ -30,14 +30,15 @@ def stepped(comm, algorithm, layout, k, steps, place=lambda x: x) -> list[np.nda
     return totals
 
 
-def assert_reduced_to_its_ends(ranks, dtype: str) -> None:
-    """Sums wrap around, and maxima are of what is large without a sign."""
+def assert_reduced_to_its_ends(ranks, dtype: str, times: int = 1) -> None:
+    """Sums wrap around, and maxima are of what is large without a sign; all numbers come so many times."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
         own = [np.array([0.5, -1.5, np.finfo(kind).max / 64], kind) * rank for rank in range(ranks.size)]
     else:
         low, high = np.iinfo(kind).min, np.iinfo(kind).max
         own = [np.array([high, low, rank, high - rank, low + rank], kind) for rank in range(ranks.size)]
+    own = [np.tile(numbers, times) for numbers in own]
     for total, largest in ranks.run(lambda comm: [comm.allreduce(own[comm.rank], op) for op in ("sum", "max")]):
         assert total.dtype == largest.dtype == kind
         np.testing.assert_array_equal(total, np.sum(own, axis=0, dtype=kind))

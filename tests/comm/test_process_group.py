@@ -79,6 +79,7 @@ ranks = SimpleNamespace(size=comm.size, run=run)
 bodies.test_every_call_returns_and_counts_what_it_does_in_a_world(ranks)
 for dtype in bodies.TYPES:
     bodies.test_every_type_is_reduced_to_its_ends(ranks, dtype)
+bodies.test_few_rows_arrive_behind_their_head_and_many_by_themselves(ranks)
 bodies.test_read_only_arrays_are_sent(ranks)
 for name in bodies.ALGORITHMS:
     bodies.test_a_step_costs_and_gives_what_it_does_in_process(ranks, name)
@@ -200,6 +201,25 @@ def test_subgroups_mismatches_and_the_end_of_a_job():
 def test_every_type_is_reduced_to_its_ends(ranks, dtype):
     """Sums that wrap around and maxima of what is large without a sign; gloo knows no unsigned ones but bytes."""
     assert_reduced_to_its_ends(ranks, dtype)
+    assert_reduced_to_its_ends(ranks, dtype, process_group.GATHERED)  # by gloo
+
+
+def test_few_rows_arrive_behind_their_head_and_many_by_themselves(ranks):
+    """From each rank other numbers of them, around the number from which on they are many."""
+    size, most = ranks.size, process_group.FEW // 8
+    each = [[most - 1 + (rank + peer) % 3 for peer in range(size)] for rank in range(size)]
+
+    def body(comm):
+        send, counts = np.repeat(10.0 * comm.rank + np.arange(size), each[comm.rank]), each[comm.rank]
+        part, next_rank, last = send[: counts[0]], (comm.rank + 1) % size, (comm.rank - 1) % size
+        known, told = comm.alltoallv(send, counts, counts), comm.alltoallv(send, counts)
+        return known[0], told[0], comm.allgatherv(part)[0], comm.sendrecv(part, next_rank, last)
+
+    for rank, (known, told, gathered, came) in enumerate(ranks.run(body)):
+        np.testing.assert_array_equal(known, np.repeat(10.0 * np.arange(size) + rank, each[rank]))
+        np.testing.assert_array_equal(told, known)
+        np.testing.assert_array_equal(gathered, np.repeat(10.0 * np.arange(size), each[0]))
+        np.testing.assert_array_equal(came, np.full(each[rank - 1][0], 10.0 * ((rank - 1) % size)))
 
 
 def test_read_only_arrays_are_sent(ranks):

@@ -17,7 +17,7 @@ from sparse_mpi import ALGORITHMS, SparseAllreduce
 from sparse_mpi.arrays import to_host
 from sparse_mpi.comm import as_comm, process_group
 from sparse_mpi.comm.counting import REDUCIBLE
-from sparse_mpi.comm.process_group import ProcessGroupComm
+from sparse_mpi.comm.process_group import FEW, ProcessGroupComm
 from sparse_mpi.comm.world import World
 from sparse_mpi.sparse import Layout
 
@@ -102,6 +102,36 @@ def test_what_goes_over_nccl_and_what_over_gloo(ranks, torch_nccl, device):
     assert names == {"all_reduce", "all_to_all_single", "all_gather_into_tensor", "broadcast"} | (
         {"all_gather"} if size > 1 else set()
     )
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(("rows", "messages"), [(FEW // 8, 1), (FEW // 8 + 1, 2)])
+def test_few_rows_are_in_the_message_of_their_head(ranks, torch_nccl, rows, messages):
+    """And where all ranks have as many, or a few numbers to add up, there is no head."""
+
+    def body(comm):
+        send, each, sent = np.zeros(3 * rows), np.full(3, rows), []
+        calls = (
+            lambda: comm.alltoallv(send, each),
+            lambda: comm.alltoallv(send, each, each),
+            lambda: comm.allgatherv(send[:rows]),
+            lambda: comm.allgatherv(send[:rows], each),
+            lambda: comm.allgather(send),
+            lambda: comm.allreduce(each, "max"),
+        )
+        for call in calls:
+            comm.barrier()
+            before = len(torch_nccl.gloo)
+            comm.barrier()
+            call()
+            comm.barrier()
+            sent.append(torch_nccl.gloo[before:])
+        return sent
+
+    each = 3 * 2 * messages
+    for sent in ranks.run(body, wrap=bare):
+        assert [calls.count("send") for calls in sent] == [each] * 3 + [6] * 3
+        assert {call for calls in sent for call in calls} == {"send"}
 
 
 @pytest.mark.ranks(4)

@@ -14,10 +14,11 @@ from sparse_mpi.arrays import FIBONACCI, Array, index_dtype
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, store_word
+from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, ones, store_word
 from sparse_mpi.kernels.cpu.pairs import add
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
+FOUR = 14  # low bits of an index up to which a word has room for those of four, beside 7 that begin in its first byte
 lay_out = partial(array.lay_out, write=compiled(array.sections))
 
 
@@ -112,7 +113,8 @@ def _write(messages, indices, codes, scales, buffer):
         copy_bytes(buffer[one.values :], codes[code : code + values])
         code += values
         for at in range(one.scales, one.lows, one.scale_bytes):
-            buffer[at : at + one.scale_bytes] = scales[scale + 4 - one.scale_bytes : scale + 4]
+            for i in range(one.scale_bytes):
+                buffer[at + i] = scales[scale + 4 - one.scale_bytes + i]
             scale += 4
         # The indices.
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
@@ -125,9 +127,20 @@ def _write(messages, indices, codes, scales, buffer):
 @compiled
 def _write_lows(lows, part, start, shift):
     mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
+    fours = fast & ~3 if shift <= FOUR else 0
     held, bits, at = ZERO, 0, 0
     # ``held`` has the ``bits`` bits, fewer than 8, that do not fill the byte at ``at`` yet. Whole words first.
-    for i in range(fast):
+    for i in range(0, fours, 4):
+        word = ZERO
+        for j in range(4):
+            word |= (np.uint64(part[i + j] - start) & mask) << np.uint64(j * shift)
+        held |= word << np.uint64(bits)
+        bits += 4 * shift
+        store_word(lows, at, held)
+        held >>= np.uint64(bits & ~7)
+        at += bits >> 3
+        bits &= 7
+    for i in range(fours, fast):
         held |= (np.uint64(part[i] - start) & mask) << np.uint64(bits)
         bits += shift
         store_word(lows, at, held)
@@ -156,9 +169,16 @@ def _whole_words(lows, part, shift):
 def _write_highs(highs, part, start, shift, spread):
     """Set one bit for each index, at its high part, and one place on for each entry before it if ``spread`` is 1."""
     highs[:] = 0
+    # The word that an entry lies in is stored again for each, without being read: its earlier bits are still held.
+    word, at, whole = ZERO, 0, highs.size >> 3
     for i in range(part.size):
         place = ((part[i] - start) >> shift) + spread * i
-        highs[place >> 3] |= 1 << (place & 7)
+        word = (word if place >> 6 == at else ZERO) | ONE << np.uint64(place & 63)
+        at = place >> 6
+        if at < whole:
+            store_word(highs, 8 * at, word)
+        else:
+            highs[place >> 3] |= 1 << (place & 7)
 
 
 def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
@@ -183,7 +203,8 @@ def _read(messages, buffer, indices, codes, scales):
         copy_bytes(codes[code:], buffer[one.values : one.scales])
         code += one.scales - one.values
         for at in range(one.scales, one.lows, one.scale_bytes):
-            scales[scale + 4 - one.scale_bytes : scale + 4] = buffer[at : at + one.scale_bytes]
+            for i in range(one.scale_bytes):
+                scales[scale + 4 - one.scale_bytes + i] = buffer[at + i]
             scale += 4
         part, start, shift = indices[one.first : one.first + one.entries], one.start, one.shift
         if one.span:
@@ -231,22 +252,29 @@ def _read_highs(highs, part, start, shift, spread):
     Return whether the number of bits is that of indices.
     """
     i = 0
-    more = False  # bits than entries
     for at in range(0, highs.size, 8):
         mask = load_word(highs, at) if at + 8 <= highs.size else _last_word(highs, at)
-        while mask != 0 and i < part.size:
-            place = 8 * at + lowest(mask) - spread * i
-            part[i] = start + (place << shift)
-            i += 1
+        found = part[i : i + ones(mask)]
+        if found.size < ones(mask):
+            return False
+        for j in range(found.size):
+            place = 8 * at + lowest(mask) - spread * (i + j)
+            found[j] = start + (place << shift)
             mask &= mask - ONE
-        more |= mask != 0
-    return i == part.size and not more
+        i += found.size
+    return i == part.size
 
 
 @compiled
 def _read_lows(lows, part, shift):
     mask, fast = (ONE << np.uint64(shift)) - ONE, _whole_words(lows, part, shift)
-    for i in range(fast):
+    fours = fast & ~3 if shift <= FOUR else 0
+    for i in range(0, fours, 4):
+        bit = i * shift
+        word = load_word(lows, bit >> 3) >> np.uint64(bit & 7)
+        for j in range(4):
+            part[i + j] += np.int64((word >> np.uint64(j * shift)) & mask)
+    for i in range(fours, fast):
         bit = i * shift
         part[i] += np.int64((load_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
     for i in range(fast, part.size):

@@ -346,14 +346,10 @@ def _from_levels(codes, scales, edges, places, bits, x):
         if low == 0:
             values[half] = np.nan
         part, packed = x[edges[block] : edges[block + 1]], codes[places[block] : places[block + 1]]
-        whole = part.size // each
-        for i in range(whole):
-            byte = packed[i]
-            for j in range(each):
-                part[i * each + j] = values[byte & (2 * half - 1)]
-                byte >>= bits
-        for i in range(whole * each, part.size):
-            part[i] = values[packed[whole] >> (i % each * bits) & (2 * half - 1)]
+        for j in range(each):
+            found = part[j::each]
+            for i in range(found.size):
+                found[i] = values[packed[i] >> (j * bits) & (2 * half - 1)]
 
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
