@@ -30,6 +30,7 @@ from sparse_mpi.sparse import SparseVector, all_at_least, reaching, take
 from sparse_mpi.states import ranged
 
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
+SMALL = 128  # k below which chance moves the threshold farther in a step than eight candidates reach
 
 
 class Known(NamedTuple):
@@ -181,7 +182,8 @@ class Counted:
         mantissa: mantissa bits by which magnitudes are compared. More bits than the wire format preserves would only
             lengthen the search.
         lowest: magnitude bits of the least threshold: 1 leaves out zeros.
-        nearby: candidates that the fast path counts; None: 4 to 8, at most a thirty-second of the result's bytes.
+        nearby: candidates that the fast path counts; None: 16 below `SMALL`, and from there on 4 to 8, at
+            most a thirty-second of the result's bytes.
         searched: candidates that a round of the search counts; None: 8 to 64, few for small k.
         gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
             bytes.
@@ -353,7 +355,7 @@ class Counted:
         return max(threshold - (1 << mantissa_bits(values.dtype) - 3), self.lowest)
 
     def _nearby(self, k: int, ranks: int) -> int:
-        return self.nearby or max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
+        return self.nearby or (16 if k < SMALL else max(4, min(8, k // ranks // (4 * count_type(k).itemsize))))
 
     def _searched(self, k: int) -> int:
         return self.searched or max(8, min(64, k // 16))
