@@ -223,6 +223,9 @@ class MPIComm(CountingComm):
         return self._messages.alltoallv(send, counts, expected)
 
     def _allreduce(self, send: Array, op: str) -> Array:
+        if op == "sum" and send.dtype.kind in "iu" and send.itemsize < 4:
+            # Vector instructions of Open MPI saturate such sums, which are to wrap around
+            return self._allreduce(send.astype(np.int32), op).astype(send.dtype)
         out = self._messages.empty(send.shape, send)
         # MPI requires the same result on all ranks, but leaves the order of a sum to the library.
         if send.size <= making.CHUNK:

@@ -40,7 +40,12 @@ def test_sends_whole_tensors_once_and_rows_in_short_columns(size):
 
 
 @pytest.mark.parametrize(
-    "selector", [AllDim(), AllDim("axis1"), Interleaved(), *(AllDim(dense=of) for of in ((), (1, 3, 6)))]
+    "selector",
+    [
+        AllDim("axis1"),
+        Interleaved(),
+        *(pytest.param(AllDim(dense=of), marks=pytest.mark.full("more of the same")) for of in (None, (), (1, 3, 6))),
+    ],
 )
 def test_the_sum_is_that_of_all_selections(selector):
     """As an allgather of pairs, which is another way to the same: to the bit, where sums are exact."""

@@ -32,7 +32,7 @@ SHAPES = {
 @pytest.mark.ranks(1, 2, 3, 5, 6, 7, 8, 16)
 @pytest.mark.parametrize("wire", ["coo32", "packed+bf16", "packed+int8"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.full("compiled anew"))])
 def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype):
     """To the byte and the message, whatever the data."""
     algorithm = Quota(wire=WIRES[wire])
@@ -44,9 +44,9 @@ def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype):
             gradient = SHAPES[shape](np.random.default_rng([step, comm.rank]), N).astype(dtype)
             reducer.step(gradient * 10.0 ** (step - 1), check=shape != "not a number")
             sent.append((reducer.report.traffic.sent, reducer.report.traffic.messages, reducer.report.traffic.control))
-        return sent, algorithm.bound(reducer.layout, K, comm.size), comm.attributes
+        return sent, algorithm.bound(reducer.layout, K, comm.size)
 
-    for sent, bound, _ in ranks.run(body):
+    for sent, bound in ranks.run(body):
         if ranks.size > 1:
             agreement = 2 * (ranks.size - 1).bit_length()  # messages of the check of arguments
             paid = bound.payload(0, np.dtype(dtype).itemsize)
@@ -146,6 +146,28 @@ def test_too_few_entries_are_reduced_by_oktopk(ranks, caplog, n, k):
     for one, other in zip(*both, strict=True):
         assert [step.total.values.tobytes() for step in one] == [step.total.values.tobytes() for step in other]
     assert caplog.text.count(f"quota reduces by oktopk: {k} of {n} entries are too few") <= 1
+
+
+def steps_behind(comm, numbers, before=None):
+    """Totals of the steps of these numbers, the state behind them, and what this rank owes at first and at last."""
+    reducer = SparseAllreduce(N, k=K, comm=comm, algorithm="quota")
+    if before is not None:
+        reducer.take_over(before[comm.rank :: comm.size], len(before))
+    owed = reducer.residual.astype(np.float64)
+    totals = [reducer.step(gradient(step, comm.rank, N, "layers"), check=True) for step in numbers]
+    return totals, reducer.state_dict(), owed, reducer.residual.astype(np.float64)
+
+
+def test_a_run_resumes_to_the_bit_and_on_other_ranks():
+    straight = World(3).run(partial(steps_behind, numbers=range(6)))
+    _, states, _, rests = zip(*World(3).run(partial(steps_behind, numbers=range(3))), strict=True)
+    resumed = World(3).run(partial(steps_behind, numbers=range(3, 6), before=list(states)))
+    for (whole, _, _, rest), (half, _, _, same) in zip(straight, resumed, strict=True):
+        assert all(a.values.tobytes() == b.values.tobytes() for a, b in zip(whole[3:], half, strict=True))
+        assert rest.tobytes() == same.tobytes()
+    for ranks in (2, 5):
+        others = World(ranks).run(partial(steps_behind, numbers=range(3, 5), before=list(states)))
+        np.testing.assert_allclose(sum(first for _, _, first, _ in others), sum(rests), atol=1e-3)
 
 
 def test_places_have_two_bytes_wherever_quotas_allow():

@@ -119,7 +119,9 @@ def test_drawn_trials_find_what_named_ones_do_not(tool, tmp_path, monkeypatch):
     assert tool == "fixed seeds" or re.search(simplest, str(raised.value))
 
 
-@pytest.mark.parametrize("trials", [ALONE, EVERY], ids=["some", "every"])
+@pytest.mark.parametrize(
+    "trials", [ALONE, pytest.param(EVERY, marks=pytest.mark.full("more trials"))], ids=["some", "every"]
+)
 @pytest.mark.parametrize("name", [*SELECTORS, *WIRES])
 def test_our_selectors_and_wires(name, trials):
     testing.check_wire(WIRES[name], trials) if name in WIRES else testing.check_selector(SELECTORS[name](), trials)

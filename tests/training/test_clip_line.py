@@ -40,6 +40,7 @@ def halve(parameters):
     torch._foreach_div_([parameter.grad for parameter in parameters], 2)
 
 
+@pytest.mark.ranks(2, 3, 8)
 @pytest.mark.parametrize("how", [{"bucket_cap_mb": SMALL}, {"overlap": False, "bucket_cap_mb": SMALL}], ids=str)
 @pytest.mark.parametrize("op", ["average", "sum"])
 def test_its_limit_is_found_and_holds_before_the_selection(ranks, op, how, caplog):
@@ -65,6 +66,7 @@ def test_its_limit_is_found_and_holds_before_the_selection(ranks, op, how, caplo
         assert set(limits) == {found} and found == pytest.approx(MOST / (ranks.size if op == "sum" else 1), rel=2e-3)
 
 
+@pytest.mark.ranks(2, 3, 8)
 def test_it_changes_nothing_where_gradients_are_clipped_anyway(ranks):
     """Every entry is sent, for a rounding elects others."""
 

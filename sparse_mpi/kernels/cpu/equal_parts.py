@@ -52,11 +52,11 @@ def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | No
 
     starts = {lo: at for at, (lo, _) in enumerate(pieces)}
     threads.each(work, pieces)
-    chosen, largest = np.empty((number, quota), parts.place), np.empty((number, quota), x.dtype)
+    chosen, largest = np.empty((number, quota), np.int32), np.empty((number, quota), x.dtype)
     margin = _margin(x, thresholds)
     again = _keep_quotas(x, limits, margin, places, values, counts, parts.width, chosen, largest)
     _adapt(thresholds, limits, margin, again, int(counts.sum()) > 5 * number * quota // 4)
-    return chosen, largest
+    return chosen.astype(parts.place), largest  # loops are compiled for one type of places
 
 
 def _margin(x: Array, thresholds: Array) -> int:
@@ -209,12 +209,12 @@ def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tu
     parts = len(thresholds) - 1
     quota = values.shape[1] // parts
     limits, margin = np.maximum(thresholds[:-1], 1).astype(bits_type(values)), _margin(values, thresholds)
-    chosen, largest = np.empty((parts, quota), places.dtype), np.empty((parts, quota), values.dtype)
-    bad, again, seen = _add_parts(places, values, width, limits, margin, chosen, largest)
+    chosen, largest = np.empty((parts, quota), np.int32), np.empty((parts, quota), values.dtype)
+    bad, again, seen = _add_parts(places.astype(np.int32), values, width, limits, margin, chosen, largest)
     if bad >= 0:
         raise MalformedMessage(bad, len(places), MISPLACED)
     _adapt(thresholds, limits, margin, again, seen > 5 * parts * quota // 4)
-    return chosen, largest
+    return chosen.astype(places.dtype), largest
 
 
 @compiled
@@ -267,8 +267,8 @@ def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
 def from_parts(
     parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
-    size, sent = values.size, np.empty_like(values)
-    bad = _read_own(places, values, *mine, parts.width, sent)
+    size, sent, places = values.size, np.empty_like(values), places.astype(np.int32)
+    bad = _read_own(places, mine[0].astype(np.int32), mine[1], parts.width, sent)
     if owed is not None:
         sent[first : first + len(owed)] -= owed
     found = np.empty(size, index_dtype(parts.size)), np.empty(size, values.dtype), np.empty(size, values.dtype)
@@ -280,7 +280,7 @@ def from_parts(
 
 
 @compiled
-def _read_own(places, values, own_places, own_values, width, found):
+def _read_own(places, own_places, own_values, width, found):
     """Write this rank's values at the ``places`` of the result; return a part whose places are misplaced, or -1."""
     line = np.zeros(width, own_values.dtype)
     for part in range(len(places)):
