@@ -51,7 +51,7 @@ class QuotaState:
 
 
 class QuotaMessages(NamedTuple):
-    """QuotaMessages of one length: codes of values, their scales, and places, one after the other."""
+    """Messages of one length: codes of values, their scales, and places, one after the other."""
 
     entries: int
     codes: int  # bytes
@@ -116,7 +116,7 @@ class Quota(Algorithm):
 
     wire: Wire = Coo()
     selector: Selector = field(default=Quotas(), init=False, repr=False)
-    few: OkTopk = field(default=OkTopk(), init=False, repr=False)
+    few: OkTopk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,7 +170,7 @@ class Quota(Algorithm):
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if few(layout.size, k, ranks):
             return self.few.selected_band(layout, k, ranks)
-        parts = parts_of(layout.size, k, ranks)  # of which zeros are entries too
+        parts = parts_of(layout.size, k, ranks)  # zeros count, too
         return (parts.quota * parts.number,) * 2
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:

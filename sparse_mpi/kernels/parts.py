@@ -66,7 +66,7 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
     if add is not None:
-        x += widened(add) if add.itemsize == 2 else add
+        x += widened(add)
     places, values = top_k_rows(parts.rows(x), parts.quota)
     return places.astype(parts.place), values + values.dtype.type(0)  # no -0
 

@@ -51,7 +51,7 @@ def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype):
             agreement = 2 * (ranks.size - 1).bit_length()  # messages of the check of arguments
             paid = bound.payload(0, np.dtype(dtype).itemsize)
             assert {(s, m - agreement) for s, m, _ in sent} == {(paid, bound.messages)}
-            assert len({control for _, _, control in sent[1:]}) == 1  # of the check alone
+            assert len({control for _, _, control in sent[1:]}) == 1  # the check's alone
 
 
 @pytest.mark.thin(1)
@@ -172,5 +172,5 @@ def test_a_run_resumes_to_the_bit_and_on_other_ranks():
 
 def test_places_have_two_bytes_wherever_quotas_allow():
     assert parts_of(14_700_000, 147_000, 4).place == np.uint16 == parts_of(65_536 * 8, 5243, 8).place
-    assert parts_of(1 << 28, 1 << 18, 4).place == np.uint32  # of 0.1 %
+    assert parts_of(1 << 28, 1 << 18, 4).place == np.uint32  # density 0.1 %
     assert parts_of(100_000, 100_000, 3).quota == parts_of(100_000, 100_000, 3).width

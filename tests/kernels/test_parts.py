@@ -1,4 +1,4 @@
-"""EqualParts with quotas: every set of kernels against whole-array functions, and these against the definition."""
+"""Parts with quotas: every set of kernels against whole-array functions, and these against the definition."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_parts_with_places_of_four_bytes(passes, dtype):
 
 
 def messages(parts, ranks, each, dtype, name):
-    """What ranks send to the first owner of ``each`` parts, whose results are those of all owners here."""
+    """Messages of ranks to the first owner of ``each`` parts, whose results stand for those of all owners here."""
     made = []
     for rank in range(ranks):
         x = np.roll(flushed(inputs(dtype)[name])[: parts.size], 11 * rank)

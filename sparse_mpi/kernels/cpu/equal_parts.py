@@ -15,7 +15,7 @@ from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, prefetch_lanes, reached
 from sparse_mpi.kernels.cpu.packing import first_of
-from sparse_mpi.kernels.cpu.pairs import CANDIDATES, WINDOW, candidates, keep_largest, kth_of, more_candidates
+from sparse_mpi.kernels.cpu.pairs import CANDIDATES, WINDOW, candidates, keep_of_few, more_candidates
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
     append_marked,
@@ -29,7 +29,7 @@ from sparse_mpi.kernels.parts import EqualParts
 
 LEAST, MOST = 1 / 256, 1 / 4  # octaves that thresholds lie below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
-SHIFT = 6  # a run has 2 to its power entries
+SHIFT = LANES.bit_length() - 1  # places over the places of a run
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
@@ -55,7 +55,7 @@ def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | No
     chosen, largest = np.empty((number, quota), np.int32), np.empty((number, quota), x.dtype)
     margin = _margin(x, thresholds)
     again = _keep_quotas(x, limits, margin, places, values, counts, parts.width, chosen, largest)
-    _adapt(thresholds, limits, margin, again, int(counts.sum()) > 5 * number * quota // 4)
+    _adapt(thresholds, limits, margin, again, int(counts.sum()) / chosen.size)
     return chosen.astype(parts.place), largest  # loops are compiled for one type of places
 
 
@@ -64,10 +64,13 @@ def _margin(x: Array, thresholds: Array) -> int:
     return int(min(max(thresholds[-1], LEAST * octave), MOST * octave))
 
 
-def _adapt(thresholds: Array, limits: Array, margin: int, again: int, many: bool) -> None:
-    """Set thresholds and margin of the next step: a larger one after parts were looked at ``again``, or a smaller."""
+def _adapt(thresholds: Array, limits: Array, margin: int, again: int, seen: float) -> None:
+    """Set thresholds of the next step, and their margin: larger where parts were looked at ``again``, or smaller.
+
+    Smaller where more than 5/4 candidates were ``seen`` for each entry taken.
+    """
     thresholds[:-1] = limits
-    thresholds[-1] = 2 * margin if again > AGAIN * len(limits) else 3 * margin // 4 if many else margin
+    thresholds[-1] = 2 * margin if again > AGAIN * len(limits) else 3 * margin // 4 if seen > 5 / 4 else margin
 
 
 @compiled
@@ -133,8 +136,7 @@ def _keep(places, values, quota):
     """Move the ``quota`` largest to the front, in order, and return the least magnitude bits of a later rival."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-    kth, ties = kth_of(values, magnitude, quota)
-    keep_largest(places, values, magnitude, kth, ties, places[:quota], values[:quota])
+    kth = keep_of_few(places, values, places[:quota], values[:quota])
     return kth + 1 if kth < magnitude else kth
 
 
@@ -183,19 +185,13 @@ def _taken(found, of_found, count, margin, chosen, largest):
 
     Return the next threshold.
     """
-    quota = chosen.size
-    values = of_found[:count]
-    bits = bits_of(of_found)
-    one = bits.dtype.type(1)
+    quota, one = chosen.size, bits_of(of_found).dtype.type(1)
     if count >= quota:
-        magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-        kth, ties = kth_of(values, magnitude, quota)
-        keep_largest(found[:count], values, magnitude, kth, ties, chosen, largest)
-        return max(kth - margin, one)
+        return max(keep_of_few(found[:count], of_found[:count], chosen, largest) - margin, one)
     zeros, place, i = quota - count, 0, 0
     for at in range(quota):
         if i < count and (zeros == 0 or found[i] == place):
-            chosen[at], largest[at] = found[i], values[i]
+            chosen[at], largest[at] = found[i], of_found[i]
             place = found[i] + 1
             i += 1
         else:
@@ -213,7 +209,7 @@ def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tu
     bad, again, seen = _add_parts(places.astype(np.int32), values, width, limits, margin, chosen, largest)
     if bad >= 0:
         raise MalformedMessage(bad, len(places), MISPLACED)
-    _adapt(thresholds, limits, margin, again, seen > 5 * parts * quota // 4)
+    _adapt(thresholds, limits, margin, again, seen / chosen.size)
     return chosen.astype(places.dtype), largest
 
 

@@ -120,7 +120,7 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
     values = np.ascontiguousarray(values)  # `reached` reads 64 in a row
     kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
     if len(values) < MANY:
-        return *kept, _keep_of_few(indices, values, *kept)
+        return *kept, keep_of_few(indices, values, *kept)
     kind = bits_type(values).type
     magnitude = kind(np.iinfo(kind).max)
     kth, ties = _kth_of_many(values, magnitude, k)
@@ -170,7 +170,8 @@ def kth_of(values, magnitude, k):
 
 
 @compiled
-def _keep_of_few(indices, values, kept_indices, kept_values):
+def keep_of_few(indices, values, kept_indices, kept_values):
+    """Keep as many of the largest as the outputs hold, in order; return the least magnitude bits of these."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
     kth, ties = kth_of(values, magnitude, kept_indices.size)
@@ -309,8 +310,7 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
         count = candidates(matrix[row], magnitude, guess, k, indices, found)
         if count < k:
             count = candidates(matrix[row], magnitude, zero, k, indices, found)
-        kth, ties = kth_of(found[:count], magnitude, k)
-        keep_largest(indices[:count], found[:count], magnitude, kth, ties, columns[row], values[row])
+        kth = keep_of_few(indices[:count], found[:count], columns[row], values[row])
         guess = max(kth - margin, zero)
 
 
@@ -334,8 +334,7 @@ def more_candidates(line, start, count, magnitude, threshold, k, indices, found)
         else:
             count = append_rest(line, whole, threshold, start, count, indices, found)
         if count > indices.size - LANES:
-            kth, ties = kth_of(found[:count], magnitude, k)
-            keep_largest(indices[:count], found[:count], magnitude, kth, ties, indices[:k], found[:k])
+            kth = keep_of_few(indices[:count], found[:count], indices[:k], found[:k])
             count = np.int64(k)
             if kth == magnitude:
                 break
