@@ -103,7 +103,9 @@ def steps(
                 reduction.save(folder[0])
     trace.add(*reduction.residuals().values())
     optimizer.zero_grad()
-    reduction.flush()
+    reduction.flush(step=give)
+    if not give:
+        optimizer.step()
     trace.add(*model.shards())
     return trace.end()
 
