@@ -127,9 +127,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.mpi)
 
 
+def pytest_collectstart():
+    """Have no garbage collected before all tests are: it would look through them time and again."""
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
     """Keep garbage collection from looking through all that was collected: half a second each time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

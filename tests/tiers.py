@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
 from itertools import combinations
 
 import pytest
@@ -88,10 +89,10 @@ def keep(items: Iterable[pytest.Item], size: int | None = None, wide: bool = Fal
     tests, items = defaultdict(list), list(items)
     kept: set[str] = set()
     for item in items:
-        full = len(list(item.iter_markers("full")))
+        full = marks(item)["full"]
         if full <= wide:
-            tests[test_of(item), item.get_closest_marker("gpu") is None, full].append(item)
-    compared = {file_of(item) for item in items if item.get_closest_marker("against_world")}
+            tests[test_of(item), "gpu" in marks(item), full].append(item)
+    compared = {file_of(item) for item in items if "against_world" in marks(item)}
     for (*_, full), group in tests.items():  # items that need a GPU cover nothing where there is none
         group.sort(key=lambda item: (parameters(item).get("ranks") != CORE, ids(item)))  # of equals those on 3 ranks
         more = wide and not full
@@ -143,6 +144,12 @@ def test_of(item: pytest.Item) -> str:
 test_of.__test__ = False  # type: ignore[attr-defined]
 
 
+@cache
+def marks(item: pytest.Item) -> Counter[str]:
+    """Return how many marks of each name ``item`` has."""
+    return Counter(mark.name for mark in item.iter_markers())
+
+
 def file_of(item: pytest.Item) -> str:
     """Return the file of ``item``, as node ids begin."""
     return item.nodeid.partition("::")[0]
@@ -170,14 +177,14 @@ class Tiers:
 
     def reason_against(self, item: pytest.Item) -> str | None:
         """Return why ``item`` is not run, None if it is."""
-        if self.size is None and item.get_closest_marker("against_world"):
+        if self.size is None and "against_world" in marks(item):
             return NEEDS_MPI
         return None if self.tier == "all" or item.nodeid in self.kept else THINNED
 
     def select(self, config: pytest.Config, items: list[pytest.Item], size: int | None) -> None:
         """Leave in ``items`` those of the tier on ``size`` ranks of MPI, on a `World` if None."""
         self.size = size
-        self.collected = [item for item in items if size is not None or not item.get_closest_marker("against_world")]
+        self.collected = [item for item in items if size is not None or "against_world" not in marks(item)]
         self.kept = keep(self.collected, size, self.tier == "wide")
         reasons = {item: self.reason_against(item) for item in items}
         self.left_out.update(reason for reason in reasons.values() if reason)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -163,6 +164,7 @@ def marks_of(text: str) -> dict[str, str]:
     return {kind: number or said for kind, number, said in re.findall(MARKS, text, re.DOTALL)}
 
 
+@cache
 def pages() -> dict[str, Page]:
     """Return all pages that have blocks, by their paths in the repository."""
     files = [
