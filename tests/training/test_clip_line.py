@@ -40,6 +40,7 @@ def halve(parameters):
     torch._foreach_div_([parameter.grad for parameter in parameters], 2)
 
 
+@pytest.mark.thin(0, ranks=(3,), op=("sum",))  # of the mean the next test has it
 @pytest.mark.ranks(2, 3, 8)
 @pytest.mark.parametrize("how", [{"bucket_cap_mb": SMALL}, {"overlap": False, "bucket_cap_mb": SMALL}], ids=str)
 @pytest.mark.parametrize("op", ["average", "sum"])
@@ -66,6 +67,7 @@ def test_its_limit_is_found_and_holds_before_the_selection(ranks, op, how, caplo
         assert set(limits) == {found} and found == pytest.approx(MOST / (ranks.size if op == "sum" else 1), rel=2e-3)
 
 
+@pytest.mark.thin(0, ranks=(3,))
 @pytest.mark.ranks(2, 3, 8)
 def test_it_changes_nothing_where_gradients_are_clipped_anyway(ranks):
     """Every entry is sent, for a rounding elects others."""
@@ -77,6 +79,7 @@ def test_it_changes_nothing_where_gradients_are_clipped_anyway(ranks):
     ranks.run(body)
 
 
+@pytest.mark.thin(0, ranks=(3,))
 def test_a_factor_that_follows_from_no_norm_is_no_clip(ranks, caplog):
     def body(comm):
         optimizer = trained(comm, halve)[0]
@@ -86,6 +89,7 @@ def test_a_factor_that_follows_from_no_norm_is_no_clip(ranks, caplog):
     assert ranks.run(body) == [{None}] * ranks.size and said(ranks, caplog, "and not clipped")
 
 
+@pytest.mark.thin(0, ranks=(3,))
 def test_a_factor_of_some_gradients_is_the_users(ranks):
     def body(comm):
         half = trained(comm, lambda parameters: next(iter(parameters)).grad.div_(2), steps=3)[1]

@@ -34,6 +34,9 @@ RANKS = {"optimizer": 3, "local": 3, "ddp": 3, "fsdp": 4}
 CHANGES = ("in place", "data", "replace", "none", "zeros")  # of gradients
 EACH = 120  # programs of a job, at most
 LONG = 1500  # seconds of all programs of the wide tier
+# Of algorithms in the background, one with each schedule
+BACKGROUND = ("elect in the background", "gtopk in the background", "topka in the background")
+VARIANT = pytest.mark.full("a variant")
 NUMBERS = {"fast": 24, "wide": 2000, "all": 2000}  # of programs of a door; a third where they need processes
 
 
@@ -122,7 +125,14 @@ def quiet():
         yield
 
 
-@pytest.mark.parametrize(("door", "law"), [(door, law) for door in IN_PROCESS for law in checks(door)])
+@pytest.mark.parametrize(
+    ("door", "law"),
+    [
+        pytest.param(door, law, marks=[] if law.endswith(BACKGROUND) or "background" not in law else VARIANT)
+        for door in IN_PROCESS
+        for law in checks(door)
+    ],
+)
 def test_laws(door: str, law: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     fast = request.config.getoption("--tier") == "fast"
     for ranks in (RANKS[door],) if fast else (1, RANKS[door]):
@@ -240,20 +250,21 @@ def job(folder: Path, door: str, names: Iterable[str], some: list[Program], mpi:
     return Job([said for said, _ in files], seen)
 
 
-def written(door: str) -> dict[str, Program]:
-    """Return the programs of a door that are no drawn ones, by name."""
-    ranks = RANKS[door]
+def written(door: str, fast: bool) -> dict[str, Program]:
+    """Return the programs of a door that are no drawn ones, by name; ``fast`` leaves variants of FSDP2 out."""
+    ranks, few = RANKS[door], fast and door == "fsdp"
     some = {f"known {at}": program for at, program in enumerate(KNOWN[door])}
     some |= {f"{name} sgd": Program(loop, ranks) for name, loop in LOOPS.items()}
     taken = ("nesterov", "adamw", *(["fused"] if door == "ddp" else []))  # of DTensors torch has no fused kernels
-    some |= {f"{name} {o}": Program(LOOPS[name], ranks, o) for name in TAKEN for o in taken}
+    some |= {f"{name} {o}": Program(LOOPS[name], ranks, o) for name in TAKEN[: 1 if few else None] for o in taken}
     some |= {name: program._replace(ranks=ranks) for name, (doors, program, _) in REFUSED.items() if door in doors}
     if door == "fsdp":
         del some[f"{COPIED} sgd"]
         layouts: dict[str, dict[str, Any]] = {"shards": {"shards": 2}, "roots": {"wrap": {"roots": True}}}
         layouts["joined"] = {"shards": 2, "wrap": {"joined": 1e9}}
+        loops = ("a layer that some leave out", "adamw"), ("plain", "momentum"), ("clipped", "sgd")
         for layout, how in layouts.items():
-            for loop, o in (("plain", "momentum"), ("a layer that some leave out", "adamw"), ("clipped", "sgd")):
+            for loop, o in loops[: 1 if few else None]:
                 some[f"{loop} {o} {layout}"] = Program(LOOPS[loop], ranks, o, **how)
     else:
         some["tables"] = Program(LOOPS["plain"], ranks, "adagrad", net="tables")
@@ -270,7 +281,7 @@ def laws_of_a_job(door: str) -> dict[str, bool]:
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[[str], Job]:
-    """The jobs of the doors that have process groups: their checks, and the programs that are no drawn ones."""
+    """The jobs of the doors that have process groups: their checks and programs, of drawn ones the fast tier's."""
     fast = request.config.getoption("--tier") == "fast"
 
     @cache
@@ -280,7 +291,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
                 tmp_path_factory.mktemp(door),
                 door,
                 [law for law, always in laws_of_a_job(door).items() if always or not fast],
-                [*written(door).values()],
+                [*written(door, fast).values(), *(drawn(door, NUMBERS["fast"] // 3) if fast else ())],
             )
         except (AssertionError, pytest.fail.Exception) as error:
             return str(error)
@@ -299,7 +310,7 @@ COMPILED = [(door, law) for door in HOOKS for law in checks(door) if "compiled" 
 @pytest.mark.parametrize(
     ("door", "law"),
     [
-        pytest.param(door, law, marks=[] if always else pytest.mark.full("a variant"))
+        pytest.param(door, law, marks=[] if always else VARIANT)
         for door in HOOKS
         for law, always in laws_of_a_job(door).items()
     ],
@@ -311,10 +322,10 @@ def test_laws_with_process_groups(begun: Callable[[str], Job], door: str, law: s
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("door", HOOKS)
-def test_programs_with_process_groups(begun: Callable[[str], Job], door: str) -> None:
+def test_programs_with_process_groups(begun: Callable[[str], Job], door: str, number: int) -> None:
     """Loops train as in torch, and orders that are none are refused in these words."""
-    wrong = []
-    for (name, program), seen in zip(written(door).items(), begun(door).seen, strict=True):
+    wrong, programs = [], written(door, number == NUMBERS["fast"])
+    for (name, program), seen in zip(programs.items(), begun(door).seen[: len(programs)], strict=True):
         verdict = judge(program, seen)
         if name in REFUSED:
             right = refused(verdict, seen, REFUSED[name][2])
@@ -327,12 +338,18 @@ def test_programs_with_process_groups(begun: Callable[[str], Job], door: str) ->
 @pytest.mark.jobs
 @pytest.mark.timeout(LONG)
 @pytest.mark.parametrize("door", HOOKS)
-def test_drawn_programs_with_process_groups(door: str, number: int, tmp_path: Path) -> None:
+def test_drawn_programs_with_process_groups(
+    begun: Callable[[str], Job], door: str, number: int, tmp_path: Path
+) -> None:
     some, wrong = drawn(door, number // 3), []
     for first in range(0, len(some), EACH):
-        (folder := tmp_path / str(first)).mkdir()
         part = some[first : first + EACH]
-        verdicts = [judge(*one) for one in zip(part, job(folder, door, (), part).seen, strict=True)]
+        if number == NUMBERS["fast"]:
+            seen = begun(door).seen[-len(part) :]
+        else:
+            (folder := tmp_path / str(first)).mkdir()
+            seen = job(folder, door, (), part).seen
+        verdicts = [judge(*one) for one in zip(part, seen, strict=True)]
         wrong += [f"{v.problem}: {p}" for p, v in zip(part, verdicts, strict=True) if v.problem is not None]
     assert not wrong, "\n".join(wrong)
 
