@@ -8,7 +8,7 @@ Here every step computes it anew, by one of two paths:
 - The slow path, `Counted.search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
 
-`Counted` serves the sums of Ok-Topk's regions, the segments of `two_level`, and the votes of `elect`.
+`Counted` serves the sums of Ok-Topk's regions and the segments of `two_level`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, inf, log2
+from math import ceil, log2
 from operator import neg
 from typing import NamedTuple
 
@@ -26,21 +26,11 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, mantissa_bits, namespace
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
-from sparse_mpi.sparse import SparseVector, all_at_least, reaching, take
+from sparse_mpi.sparse import SparseVector, reaching, take
 from sparse_mpi.states import ranged
 
 SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends the search
 SMALL = 128  # k below which chance moves the threshold farther in a step than eight candidates reach
-
-
-class Known(NamedTuple):
-    """Entries of a dense vector, among them all that reach ``floor``, in magnitude bits."""
-
-    entries: SparseVector
-    floor: float  # infinite: none is known to be
-
-
-NOTHING = Known(SparseVector(np.empty(0, np.int32), np.empty(0), 0), inf)
 
 
 class Bracket(NamedTuple):
@@ -182,21 +172,10 @@ class Counted:
         mantissa: mantissa bits by which magnitudes are compared. More bits than the wire format preserves would only
             lengthen the search.
         lowest: magnitude bits of the least threshold: 1 leaves out zeros.
-        nearby: candidates that the fast path counts; None: 16 below `SMALL`, and from there on 4 to 8, at
-            most a thirty-second of the result's bytes.
-        searched: candidates that a round of the search counts; None: 8 to 64, few for small k.
-        gathered: ranks up to which counts of candidates are gathered, in fewer messages, rather than added up, in fewer
-            bytes.
-        dense: the sums are a dense vector, which the fast path reads at most once, to extract the entries that reach
-            its lowest candidate.
     """
 
     mantissa: int = 52
     lowest: int = 0
-    nearby: int | None = None
-    searched: int | None = None
-    gathered: float = inf
-    dense: bool = False
 
     def init(self) -> ThresholdPredictor:
         return ThresholdPredictor()
@@ -226,24 +205,8 @@ class Counted:
             The entries in the result; each rank's number of entries and its piggybacked number, ``(P,)`` int64; and the
             predictor for the next step.
         """
-        counted, predictor, _ = self.count(sums.values, k, predictor, comm, *piggyback, chosen=chosen)
+        counted, predictor = self.count(sums.values, k, predictor, comm, *piggyback, chosen=chosen)
         return *result_of(sums, counted, k, comm.rank, chosen), counted.piggybacked, predictor
-
-    def cut_dense(
-        self, values: Array, k: int, predictor: ThresholdPredictor, comm: Comm, known: Known | None
-    ) -> tuple[SparseVector, np.ndarray, ThresholdPredictor, Known | None]:
-        """Select this rank's `dense` sums that are in the result; return as `cut` does, and the next ``known``.
-
-        With ``known`` entries no pass over all sums is needed while candidates are above their floor. The next
-        ``known`` are the remaining entries a little below the threshold.
-        """
-        counted, predictor, found = self.count(values, k, predictor, comm, known=known)
-        (low, high), (entries, floor) = counted.bracket, found
-        if known is not None:
-            floor = max(floor, self._below(low, values))
-            bits = magnitude_bits(entries.values)
-            known = Known(take(entries, (bits >= floor) & (bits < high)), floor)
-        return *result_of(entries, counted, k, comm.rank), predictor, known
 
     def count(
         self,
@@ -253,49 +216,33 @@ class Counted:
         comm: Comm,
         *piggyback: int,
         chosen: Array | None = None,
-        known: Known | None = None,
-    ) -> tuple[RankCounts, ThresholdPredictor, Known]:
-        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments.
-
-        Where values are `dense`, also return entries that reach it.
-        """
+    ) -> tuple[RankCounts, ThresholdPredictor]:
+        """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << mantissa_bits(values.dtype)  # difference in magnitude bits between a number and its double
         bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
         counted: RankCounts | None = None
-        found = NOTHING
 
         # The fast path: candidates around the predicted threshold.
         if near:
             candidates = predictor.candidates(self._nearby(k, comm.size), *bracket)
-            if self.dense:
-                found, counts = self._found(values, np.array(candidates), known)
-            else:
-                counts = kernels.of(values).count(values, np.array(candidates), chosen)
-            by_rank = gather_counts(counts, k, comm, *piggyback) if comm.size <= self.gathered else None
-            totals = (sum_counts(counts, k, comm) if by_rank is None else by_rank[0].sum(axis=0)).tolist()
+            counts = kernels.of(values).count(values, np.array(candidates), chosen)
+            by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
+            totals = by_rank.sum(axis=0).tolist()
             # Narrow the bracket. It must have settled at candidates, whose counts of each rank are known.
             bracket = self._narrowed(candidates, totals, k, bracket)
             predictor = predictor.respaced(candidates, totals, k, octave)
             if self._settled(bracket, values) and bracket.low in candidates and bracket.high in candidates:
-                if by_rank is None:
-                    counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
-                else:
-                    low = by_rank[0][:, candidates.index(bracket.low)]
-                    high = by_rank[0][:, candidates.index(bracket.high)]
-                    counted = RankCounts(bracket, high, low - high, by_rank[1])
+                low, high = by_rank[:, candidates.index(bracket.low)], by_rank[:, candidates.index(bracket.high)]
+                counted = RankCounts(bracket, high, low - high, piggybacked)
                 predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
         if counted is None:
-            if found.floor <= bracket.low:  # the pass has all entries in the bracket
-                bracket = self.search(found.entries.values, k, comm, bracket, near)
-            else:
-                values = values if chosen is None else values[chosen]
-                bracket = self.search(values, k, comm, bracket, near)
-                found = Known(all_at_least(values, bracket.low), bracket.low) if self.dense else NOTHING
-            counted = self._rank_counts(values, found, bracket, k, comm, *piggyback)
+            values = values if chosen is None else values[chosen]
+            bracket = self.search(values, k, comm, bracket, near)
+            counted = self._rank_counts(values, bracket, k, comm, *piggyback)
             predictor = predictor.updated(bracket.low, octave)
-        return counted, predictor, found
+        return counted, predictor
 
     def search(self, values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0) -> Bracket:
         """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
@@ -321,44 +268,22 @@ class Counted:
         searches, nearby = self.most_rounds(k), self._nearby(k, ranks)
         gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * (self._searched(k) + 1) * searches
-        if ranks <= self.gathered:
-            return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
-        return min(k, everything), 0, (3 + 2 * searches) * rounds(ranks), control + nearby * summed
+        return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
 
     def most_rounds(self, k: int) -> int:
         """Return the rounds of a search down to the last bit, as ties need; usually one to five suffice."""
         return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
-    def _rank_counts(
-        self, values: Array, found: Known, bracket: Bracket, k: int, comm: Comm, *piggyback: int
-    ) -> RankCounts:
-        ends = np.unique(bracket) if self.dense else np.array(bracket)
-        counts = counts_at(found.entries.values if self.dense else values, ends)
-        by_rank, piggybacked = gather_counts(counts, k, comm, *piggyback)
-        low, high = by_rank[:, np.searchsorted(ends, bracket)].T
+    def _rank_counts(self, values: Array, bracket: Bracket, k: int, comm: Comm, *piggyback: int) -> RankCounts:
+        by_rank, piggybacked = gather_counts(counts_at(values, np.array(bracket)), k, comm, *piggyback)
+        low, high = by_rank.T
         return RankCounts(bracket, high, low - high, piggybacked)
 
-    def _found(self, values: Array, candidates: np.ndarray, known: Known | None) -> tuple[Known, np.ndarray]:
-        passes, floor = kernels.of(values), int(candidates[0])
-        if known is None:
-            counts, pairs = passes.count_select(values, candidates)
-        elif known.floor <= floor:
-            return known, passes.count(known.entries.values, candidates)
-        else:
-            floor = self._below(floor, values)
-            counts, pairs = passes.count_select(values, np.array([floor, *candidates]))
-            counts = counts[1:]
-        return Known(SparseVector(*pairs, len(values)), floor), counts
-
-    def _below(self, threshold: int, values: Array) -> int:
-        """Return the floor of entries that may soon reach the threshold: an eighth of an octave below it."""
-        return max(threshold - (1 << mantissa_bits(values.dtype) - 3), self.lowest)
-
     def _nearby(self, k: int, ranks: int) -> int:
-        return self.nearby or (16 if k < SMALL else max(4, min(8, k // ranks // (4 * count_type(k).itemsize))))
+        return 16 if k < SMALL else max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
 
     def _searched(self, k: int) -> int:
-        return self.searched or max(8, min(64, k // 16))
+        return max(8, min(64, k // 16))
 
     def _settled(self, bracket: Bracket, values: Array) -> bool:
         return bracket.high - bracket.low <= max((1 << mantissa_bits(values.dtype)) >> self.mantissa, 1)

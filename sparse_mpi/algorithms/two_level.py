@@ -121,7 +121,7 @@ class TwoLevel(Algorithm):
         if lanes > 1:
             nodes = int((numbers == 0).sum())
             measured = summed if squares is None else kernels.of(summed).standardized(summed, squares)
-            found, threshold, _ = COUNTED.count(measured, k * nodes, threshold, comm)
+            found, threshold = COUNTED.count(measured, k * nodes, threshold, comm)
             large = np.bincount(numbers, found.above + found.tied, minlength=lanes)[:lanes].astype(np.int64)
             shares = deal(k, large, np.diff(bounds))
         # Reduce the segment between nodes, in the lane of the ranks that own it.

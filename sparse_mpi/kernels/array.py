@@ -51,11 +51,6 @@ def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.nd
     return counts[::-1].cumsum()[::-1][1:]
 
 
-def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
-    found = np.flatnonzero(magnitude_bits(x) >= thresholds[0])
-    return count(x[found], thresholds), (found.astype(index_dtype(len(x))), x[found])
-
-
 def smallest(values: Array) -> Number:
     return int(magnitude_bits(values).min())
 
@@ -150,9 +145,8 @@ def add(x: Array, indices: Array, values: Array) -> None:
     x[indices] += values
 
 
-def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
-    # Without compiled kernels a search for the sums costs more than another pass
-    add(x, *merge(indices - low, values, len(x)))
+def add_in_order(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
+    np.add.at(x, indices - low, values)
 
 
 def subtract(x: Array, indices: Array, values: Array) -> None:

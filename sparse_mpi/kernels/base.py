@@ -107,9 +107,6 @@ class Kernels(Protocol):
         With a mask ``among`` ``(n,)``, as from `merge_loosely`, only its entries count.
         """
 
-    def count_select(self, x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
-        """Return `count` at the ascending ``thresholds`` ``(t,)``, t >= 1, and `select` at the lowest."""
-
     def smallest(self, values: Array) -> Number:
         """Find the least magnitude bits of ``values`` ``(m,)``, contiguous, of float32 or float64, m >= 1."""
 
@@ -265,13 +262,12 @@ class Kernels(Protocol):
     def gather(self, x: Array, indices: Array) -> Array:
         """Return ``x[indices]`` ``(m,)``."""
 
-    def add_merged(
+    def add_in_order(
         self, x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
-    ) -> tuple[Array, Array] | None:
-        """Add pairs of several ranks to ``x`` in place: values of equal indices are first added up, as in `merge`.
+    ) -> None:
+        """Add pairs of several ranks to ``x`` in place, one after the other where indices are equal.
 
-        An index is ``low`` more than its place in ``x``. For ``lengths`` see `merge`. Return the changed places,
-        ascending, and their new values; None where reading them would cost a device more than another pass.
+        An index is ``low`` more than its place in ``x``. For ``lengths`` see `merge`.
         """
 
     def clear(self, x: Array, indices: Array) -> None:

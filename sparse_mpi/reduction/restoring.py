@@ -59,7 +59,7 @@ def restore(template: Any, saved: Any, where: str, at: Surroundings, declared: R
             raise TypeError(f"{where} must be like {template!r}, got {shown(saved)}; {WHOLE}")
         return saved.copy() if isinstance(saved, np.ndarray) else saved
     # A state, field by field
-    check_fields(template, saved, where)
+    saved = current(template, saved, where)
     if isinstance(template, Layout):  # kernels would write by another one
         expected = at.segment or template
         if not equal(freeze(saved["shapes"]), expected.shapes):
@@ -70,6 +70,9 @@ def restore(template: Any, saved: Any, where: str, at: Surroundings, declared: R
         if field.name == INNER and isinstance(template, TwoLevelState):
             at = at.lane(made["start"], made["stop"], made["members"])
         own = f"{where}[{field.name!r}]"
+        if field.name not in saved:
+            made[field.name] = getattr(template, field.name)
+            continue
         made[field.name] = restore(getattr(template, field.name), saved[field.name], own, at, range_of(field))
     return type(template)(**made)
 
@@ -111,9 +114,15 @@ def fact(value: object) -> str:
     return f"{value}" if isinstance(value, (bool, int, float)) else f"{crc32(repr(value).encode()):08x}"
 
 
-def check_fields(template: Any, saved: Any, where: str) -> None:
-    """Raise TypeError or ValueError unless ``saved`` has the fields of the state ``template``, and no others."""
+def current(template: Any, saved: Any, where: str) -> Mapping[str, Any]:
+    """Return the fields of the state ``template`` in ``saved``: all of them, or what sparse_mpi 0.4 had.
+
+    Raise TypeError or ValueError for other fields.
+    """
     check_mapping(saved, where)
-    names = [field.name for field in fields(template)]
+    names, (gone, new) = [field.name for field in fields(template)], getattr(template, "since_0_4", ((), ()))
+    if gone and {*saved} == {*names, *gone} - {*new}:
+        return {name: value for name, value in saved.items() if name not in gone}
     if {*saved} != {*names}:
         raise ValueError(f"{where} must have {', '.join(names)}, got {', '.join(map(str, saved))}; {WHOLE}; {EARLIER}")
+    return saved

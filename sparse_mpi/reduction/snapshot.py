@@ -21,7 +21,7 @@ from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.feedback.base import check_sizes, whole_state
 from sparse_mpi.reduction.engine import Engine
 from sparse_mpi.reduction.form import EARLIER, WHOLE, check_form, check_list, equal, sealed
-from sparse_mpi.reduction.restoring import Surroundings, check_fields, check_lanes, facts, lane_of, restore
+from sparse_mpi.reduction.restoring import Surroundings, check_lanes, current, facts, lane_of, restore
 from sparse_mpi.reduction.second_moment import LISTS
 from sparse_mpi.states import shown
 
@@ -147,7 +147,7 @@ class Snapshot:
         if self._engine.second_moment is not None:
             self._engine.second_moment.check_state(state)
         if self._is_there(state):
-            check_fields(self._engine.exchange.state, state.get("state"), "state['state']")
+            current(self._engine.exchange.state, state.get("state"), "state['state']")
         if not any(equal(dtype := state.get(DTYPE), known) for known in (None, "float32", "float64")):
             raise ValueError(f"state[{DTYPE!r}] must be float32, float64 or None, got {shown(dtype)}; {WHOLE}")
 

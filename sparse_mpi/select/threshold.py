@@ -1,7 +1,7 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
-The threshold is a little below the k-th magnitude expected from the last steps. If k to 3k/2 entries reach it, the k
-largest are among them and are picked out exactly: top-k for one read of the vector, with no estimate that can drift.
+The threshold is a little below the k-th magnitude expected from the last steps. If k to about 3k/2 entries reach it,
+the k largest are among them and are picked out exactly: top-k for one read of the vector, with no estimate that drifts.
 Otherwise a sample or a histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller
 after a step that let too many pass, larger after one that let too few. The pass can add the gradient to the residual.
 """
@@ -52,10 +52,11 @@ class Threshold(Selector):
         self, x: Array, squares: Array | None, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
         threshold = int(state.threshold)  # a device has computed it long ago
-        passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2, add, squares)
+        chance = int(sqrt(k))  # by which the number that passes varies
+        passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2 + 6 * chance, add, squares)
         # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
         if passed is not None and (len(passed.indices) >= k or threshold <= NOT_ZERO):
-            change = 3 / 4 if 4 * len(passed.indices) > 5 * k else 1.0
+            change = 7 / 8 if len(passed.indices) > k + k // 4 + 2 * chance else 1.0
             selected, kth = truncate_least(passed, k, reuse=True)
         else:
             change = 1 / 2 if passed is None else 3 / 2

@@ -475,9 +475,9 @@ class Ballots:
         indices, values = passes.from_ballots(messages, coded, lows, size)
         return SparseVector(indices, values.astype(dtype, copy=False), size)
 
-    def runs(self, received: SparseVector, lengths: np.ndarray, region: np.ndarray) -> np.ndarray | None:
-        """Return each message's number of entries in ``region``, for `Kernels.add_merged`; None: it need not know."""
-        if not is_device(received.values):
+    def runs(self, received: Array, lengths: np.ndarray, region: np.ndarray) -> np.ndarray | None:
+        """Return each message's number of entries in ``region``, for `Kernels.add_in_order`; None: it need not know."""
+        if not is_device(received):
             return None
         return LAYOUT.entries_by_length(lengths, np.repeat(BALLOTS * region[None], len(lengths), axis=0), None)
 

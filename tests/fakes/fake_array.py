@@ -376,7 +376,7 @@ def edges_of(messages) -> np.ndarray:
     return np.append(np.concatenate(parts), messages["entries"].sum()).astype(np.int64)
 
 
-CHANGING = "accumulate add add_dealt add_merged subtract subtract_dense clear mark follow_squares".split()
+CHANGING = "accumulate add add_dealt add_in_order subtract subtract_dense clear mark follow_squares".split()
 
 
 class WholeArrays:
@@ -400,8 +400,6 @@ class WholeArrays:
             found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
             if name in ("count", "kth_bin", "moments", "sketch", "smallest", "split_counts"):
                 return found
-            if name == "count_select":
-                return found[0], wrap(found[1])
             return (*wrap(found[:2]), found[2]) if name in ("deal", "truncate_least") else wrap(found)
 
         return call

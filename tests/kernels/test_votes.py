@@ -156,33 +156,28 @@ def test_pairs_as_rows_and_back(passes, dtype, unit, index, entries):
 
 @pytest.mark.parametrize("name", ["normal", "special", "tiny", "constant"])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_smallest_magnitude_and_counts_with_what_they_count(passes, dtype, name):
+def test_the_smallest_magnitude(passes, dtype, name):
     x = made(name, dtype)
-    limits = np.sort(magnitude_bits(x))[[N // 2, -N // 4, -5]].astype(np.int64)
-    there = put(passes, x)
-    assert int(passes.smallest(there)) == array.smallest(x) == magnitude_bits(x).min()
-    (counts, found), (expected, pairs) = passes.count_select(there, limits), array.count_select(x, limits)
-    np.testing.assert_array_equal(counts, expected)
-    assert same(found, pairs)
-    assert expected.tolist() == [(magnitude_bits(x) >= limit).sum() for limit in limits]
+    assert int(passes.smallest(put(passes, x))) == array.smallest(x) == magnitude_bits(x).min()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_pairs_of_several_ranks_are_added_up_before_they_are_added(passes, dtype):
-    """In their order: of 1, 1e9 and -1e9 the sum depends on it, and on what it is added to."""
+def test_pairs_of_several_ranks_are_added_in_their_order(passes, dtype):
+    """Of 1, 1e9 and -1e9 the sum depends on it, and on what they are added to."""
     indices = np.concatenate([some(300), some(300), some(200), some(1)])
     values = np.random.default_rng(1).choice([1, 1e9, -1e9, 0.5], len(indices)).astype(dtype)
     expected = np.full(N, 3, dtype)
-    array.add(expected, *array.merge(indices, values, N))
+    for index, value in zip(indices, values, strict=True):
+        expected[index] += value
     for kernels in (array, passes):
         x = put(kernels, np.full(N, 3, dtype))
-        kernels.add_merged(x, put(kernels, indices), put(kernels, values))
+        kernels.add_in_order(x, put(kernels, indices), put(kernels, values))
         assert x.tobytes() == expected.tobytes()
         x = put(kernels, np.full(N, 3, dtype))
-        kernels.add_merged(x, put(kernels, indices + 7), put(kernels, values), 7)
+        kernels.add_in_order(x, put(kernels, indices + 7), put(kernels, values), 7)
         assert x.tobytes() == expected.tobytes()
         x = put(kernels, np.full(N, 3, dtype))
-        kernels.add_merged(x, put(kernels, indices), put(kernels, values), 0, np.array([300, 300, 0, 200, 1]))
+        kernels.add_in_order(x, put(kernels, indices), put(kernels, values), 0, np.array([300, 300, 0, 200, 1]))
         assert x.tobytes() == expected.tobytes()
 
 

@@ -168,8 +168,8 @@ def test_a_state_of_release_0_4_has_no_checksums_and_ranges_all_the_same():
 
     World(2).run(run)
     states = [deepcopy(state) for state in saved(case=ELECT)]
-    states[1]["state"]["near"] = np.array([2**31 - 1], np.int32)
-    match = r"\['near'\] must be in \[0, 64\), got 2147483647"
+    states[1]["state"]["winners"]["margin"] = 2.0
+    match = r"\['winners'\]\['margin'\] must be in \[0.00390625, 0.25\], got 2"
     assert_refused([of_0_4(sealed(state)) for state in states], match, **CASES[ELECT])
 
 

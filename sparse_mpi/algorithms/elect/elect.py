@@ -1,9 +1,10 @@
 """Elect: ranks vote sparsely for entries, then all of them add exact values of the elected entries.
 
 Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
-9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages in a steady step, or
-about 4 sqrt(P) + 5 ceil(log2 P) with many ranks and few votes. Returns the 0.9k to k entries with the largest sums of
-votes, fewer only if fewer entries have votes. Stores n + n/P numbers on each rank.
+9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages, or about
+4 sqrt(P) + 3 ceil(log2 P) with many ranks and few votes. Returns k entries, fewer only if fewer have votes: every rank
+elects, of the entries that it owns, which are a fair sample of all, the k/P with the largest sums of votes. Stores
+n + n/P numbers on each rank.
 
 In Ok-Topk an entry is summed only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
@@ -18,8 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from math import inf, isqrt
-from typing import Any
+from math import isqrt
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,15 +40,15 @@ from sparse_mpi.algorithms.elect.votes import (
     vote_deltas,
     vote_sum_like,
 )
-from sparse_mpi.algorithms.exchange import allgather_bound, balance, imbalance_limit, split, split_reduce, stages
-from sparse_mpi.algorithms.global_threshold import Counted, Known
+from sparse_mpi.algorithms.exchange import split, split_reduce, stages
+from sparse_mpi.algorithms.global_threshold import count_type, gather_counts
 from sparse_mpi.arrays import Array, index_dtype, namespace
 from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import NOT_ZERO, most_selected
-from sparse_mpi.select.threshold import Threshold
+from sparse_mpi.select.base import most_selected
+from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, regions_of, take, truncate
 from sparse_mpi.states import ranged
 from sparse_mpi.wire import BitPacked, Int8, Wire
@@ -66,9 +67,7 @@ from sparse_mpi.wire.packed import (
 )
 
 BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), ShortComplete(Log4())
-# Counts the votes. Sums of votes have few bits and move little in a step; on many ranks bytes count more than messages
-COUNT = Counted(mantissa=7, lowest=NOT_ZERO, nearby=8, searched=8, gathered=8, dense=True)
-TRIGGER = 2  # a rank shares its elected entries with others if it has twice what chance gives, see `imbalance_limit`
+WINNERS = Threshold()  # selects them by their sums of votes
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
 _NO_VOTES = np.empty(0, np.float32)
@@ -78,10 +77,12 @@ ENOUGH_VOTES = 16  # votes in a message above which one stage does on any number
 
 @dataclass(frozen=True)
 class ElectState:
-    """State between steps. `selection` and the sums of votes differ between ranks; the rest is replicated."""
+    """State between steps. Selections and sums of votes differ between ranks; the rest is replicated."""
+
+    since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))  # fields that went and came, which are guesses
 
     selection: Any  # the selector's state
-    threshold: Any = ranged(replicated=True)  # the state of the rule that finds the global threshold
+    winners: ThresholdState = ranged(make=ThresholdState)  # of the selection of this rank's winners
     k: int = ranged("[0, n]", 0, replicated=True)  # entries wanted in the last step; 0 before the first
     votes: float = ranged("[0, 1]", 0.0, replicated=True)  # the candidates for a rank's votes, as a share of k
     # the place of rank 0 where ranks divide entries up; it changes from step to step
@@ -89,9 +90,6 @@ class ElectState:
     # (n,) sums of this rank's votes; (width,) sums of all ranks' votes for owned entries; written to in place
     my_vote_sum: Array = ranged(make=lambda: _NO_VOTES, lengths=("0", "n"))
     all_vote_sum: Array = ranged(make=lambda: _NO_VOTES, lengths=("0", "n / P"))
-    # (m,) numbers, less the first, of owned entries that had almost enough votes: all whose sums reach `floor`
-    near: Array = ranged("[0, n / P)", make=lambda: np.empty(0, np.int32), rising=True)
-    floor: int = ranged("[0, many)", 0)  # magnitude bits; 0: nothing is known
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Elect(Algorithm):
         return Traits(lossless=lossless, accumulates=True, carries=carries, usual_density=0.0275)
 
     def init(self, layout: Layout, k: int, ranks: int) -> ElectState:
-        return ElectState(self.selector.init(layout, k), COUNT.init())
+        return ElectState(self.selector.init(layout, k))
 
     def reduce(
         self,
@@ -169,7 +167,7 @@ class Elect(Algorithm):
 
     def forget(self, state: ElectState) -> ElectState:
         """Return the state without votes: they are of a residual that is no more."""
-        return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES, floor=0)
+        return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
     def elect(
         self,
@@ -205,36 +203,32 @@ class Elect(Algorithm):
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
         # steps.
-        received, lengths, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
+        (indices, values, _), lengths, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
         owners.add(my_vote_sum, cast)
-        first, own = comm.rank * owners.width, slice(comm.rank, comm.rank + 1)
-        runs = BALLOTS.runs(received, lengths, owners.boundaries[comm.rank : comm.rank + 2])
-        known = self._add_up(received, all_vote_sum, first, runs, state)
+        own = slice(comm.rank, comm.rank + 1)
+        first, runs = int(owners.boundaries[comm.rank]), BALLOTS.runs(values, lengths, owners.regions[comm.rank])
+        passes.add_in_order(all_vote_sum, indices, values, first, runs)
 
-        # Elect: about k of all sums of votes reach the global threshold. Elected entries begin anew without votes.
-        elected, counts, threshold, known = COUNT.cut_dense(all_vote_sum, k, state.threshold, comm, known)
-        passes.clear(all_vote_sum, elected.indices)
+        # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes, which begin
+        # anew without votes.
+        quota, of_winners = int(owners.quotas(k, state.turn)[comm.rank]), state.winners
+        winners = namespace(indices).empty(0, indices.dtype)
+        if quota:
+            (winners, _, _), of_winners = WINNERS.select(all_vote_sum, quota, of_winners)
+        passes.clear(all_vote_sum, winners)
 
-        # Broadcast winners: all ranks learn which entries are elected. Only indices are sent. Where chance or design
-        # gave one rank far more winners than the mean, they are shared out equally before.
-        regions, each = owners.regions, counts.tolist()
-        if max(each) > imbalance_limit(sum(each) / len(each), TRIGGER):
-            numbers = elected.indices.astype(ballots.indices.dtype) + first
-            winners = SparseVector(numbers, elected.values, ballots.size)
-            winners, counts, regions = balance(winners, counts, regions, comm)
-            message = pack_positions(winners.indices, counts[own], regions[own])
-        else:
-            message = pack_positions(elected.indices, counts[own], regions[own] - first)
+        # Broadcast winners: all ranks learn which entries are elected, and how many: fewer where fewer have votes.
+        counts, regions = gather_counts(np.array([len(winners)]), k, comm)[0][:, 0], owners.regions
+        message = pack_positions(winners, counts[own], regions[own] - first)
         gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
         indices = owners.indices(unpack_positions(gathered, counts, regions, ballots.size))
         indices.sort()
         passes.clear(my_vote_sum, indices)
 
         # Adapt: if too few entries have votes, ranks divide up more of them next time, and others than this time.
-        enough = sum(each) >= k - k // 10
-        share, turn = max(share / STEP, least) if enough else min(share * STEP, 1.0), (state.turn + 1) % comm.size
-        near, floor = (state.near, 0) if known is None else (known.entries.indices, int(known.floor))
-        return indices, ElectState(selection, threshold, k, share, turn, my_vote_sum, all_vote_sum, near, floor)
+        enough, turn = counts.sum() >= k - k // 10, (state.turn + 1) % comm.size
+        share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
+        return indices, ElectState(selection, of_winners, k, share, turn, my_vote_sum, all_vote_sum)
 
     def _alone(
         self, k: int, state: ElectState, selected: tuple[SparseVector, object]
@@ -243,22 +237,6 @@ class Elect(Algorithm):
         if not (there := largest.values != 0).all():
             largest = take(largest, there)
         return largest, replace(state, selection=selected[1], k=k)
-
-    def _add_up(
-        self, received: SparseVector, sums: Array, first: int, runs: np.ndarray | None, state: ElectState
-    ) -> Known | None:
-        """Add votes to this rank's sums, and return the sums that may reach the next threshold.
-
-        These sums changed, or were near the last threshold: the latter are passed on as if they had a vote of 0.
-        """
-        (indices, values, _), near, floor = received, state.near, float(state.floor)
-        if not floor or len(state.all_vote_sum) != len(sums):
-            floor = inf
-        elif len(near):
-            indices = np.concatenate([indices, (near + first).astype(indices.dtype)])
-            values = np.concatenate([values, np.zeros(len(near), values.dtype)])
-        found = kernels.of(sums).add_merged(sums, indices, values, first, runs)
-        return None if found is None else Known(SparseVector(*found, len(sums)), floor)
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
         m, dtype = len(values), values.dtype
@@ -305,17 +283,14 @@ class Elect(Algorithm):
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         exchange = stages(ranks, self._radix(k, ranks))
-        elected, _, messages, control = COUNT.bound(layout.size, k, ranks)
-        numbers, wire = Owners(layout.size, ranks).width * ranks, self._sum_wire(k, layout.size, ranks)
-        own = self._votes(k, layout.size, ranks)
+        owners, wire, elected = Owners(layout.size, ranks), self._sum_wire(k, layout.size, ranks), min(k, layout.size)
+        own, numbers = self._votes(k, layout.size, ranks), owners.width * ranks
         votes = [BALLOTS.max_size(min(layout.size, own * merged), numbers, number) for number, merged in exchange]
         sums = [wire.max_size(elected, elected, number) for number, _ in exchange]
-        sent = 2 * sum(number for number, _ in exchange)
-        winners = allgather_bound(lambda entries: POSITIONS.max_size(entries, numbers), elected, ranks, TRIGGER)
-        share = -(-min(k, layout.size) // ranks)
-        gathered = wire.max_size(share, share) * (ranks - 1)
-        messages += sent + ranks - 1 + 3 * rounds(ranks)
-        return Bound.of(sum([*votes, *sums, gathered], winners), messages, control)
+        share = -(-elected // ranks)
+        gathered = (POSITIONS.max_size(share, owners.width) + wire.max_size(share, share)) * (ranks - 1)
+        messages, control = 2 * sum(number for number, _ in exchange) + 3 * rounds(ranks), count_type(k).itemsize
+        return Bound.of(sum([*votes, *sums], gathered), messages, control * (ranks - 1))
 
     def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format of elected values: without indices if the format allows."""

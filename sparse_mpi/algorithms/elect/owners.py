@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array
+from sparse_mpi.arrays import Array, first_of
 from sparse_mpi.sparse import SparseVector, regions_of
 
 
@@ -42,6 +42,21 @@ class Owners:
     @cached_property
     def boundaries(self) -> np.ndarray:
         return np.arange(self.ranks + 1, dtype=np.int64) * self.width
+
+    @cached_property
+    def owned(self) -> np.ndarray:
+        """Return how many entries each rank owns ``(P,)``, int64."""
+        places = np.arange(self.ranks) - first_of(np.array([self.width - 1]), self.ranks)
+        return self.width - 1 + (places % self.ranks < self.size - (self.width - 1) * self.ranks)
+
+    @lru_cache(maxsize=64)  # noqa: B019 - one object for each pair of size and ranks
+    def quotas(self, k: int, turn: int) -> np.ndarray:
+        """Return how many of its entries each rank elects ``(P,)``: k in all, as many as any other, or one more.
+
+        Which ranks elect one more goes round with ``turn``, so that small k leave none out.
+        """
+        ends = k * np.arange(turn, turn + self.ranks + 1) // self.ranks
+        return np.minimum(np.diff(ends), self.owned) if k < self.size else self.owned
 
     def numbered(self, vector: SparseVector, chosen: Array) -> tuple[SparseVector, np.ndarray]:
         """Return the nonzero entries at positions ``chosen``, by number, and how many each rank owns ``(P,)``."""

@@ -12,11 +12,9 @@ from sparse_mpi.kernels.base import Moments
 from sparse_mpi.kernels.cpu.first_use import compiled, summed
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
-    Found,
     bits_of,
     readable,
     scratch_for,
-    select,
     widened,
 )
 
@@ -51,14 +49,6 @@ def _count(x, scratch, limits, counts):
             for i in range(part.size):
                 reached += (part[i] & magnitude) >= limit
             counts[number] += reached
-
-
-def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, Found]:
-    # Only entries that reach the lowest threshold are counted
-    found = select(x, int(thresholds[0]), x.size)
-    if found is None:
-        raise RuntimeError(f"a kernel found more than {x.size} entries in as many")
-    return count(found[1], thresholds), found
 
 
 @compiled

@@ -12,7 +12,6 @@ from sparse_mpi.kernels.array import chosen_reaching
 from sparse_mpi.kernels.cpu.counts import smallest
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, lowest, prefetch, reached
-from sparse_mpi.kernels.cpu.merging import merge
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
 
 MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
@@ -52,20 +51,8 @@ def add(x, indices, values):
         x[indices[i]] += values[i]
 
 
-def add_merged(
-    x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
-) -> tuple[Array, Array]:
-    places, summed = merge(indices - low, values, x.size)
-    sums = np.empty_like(summed)
-    _add_and_read(x, places, summed, sums)
-    return places, sums
-
-
-@compiled
-def _add_and_read(x, indices, values, sums):
-    for i in range(indices.size):
-        fetch_ahead(x, indices, i)
-        sums[i] = x[indices[i]] = x[indices[i]] + values[i]
+def add_in_order(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
+    add(x, indices - low, values)
 
 
 @compiled

@@ -75,16 +75,6 @@ def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.nd
     return told.written().numbers().copy()
 
 
-def count_select(x: Array, thresholds: np.ndarray) -> tuple[np.ndarray, tuple[Array, Array]]:
-    # Of two passes the second one is not waited for: its length is known
-    counts = count(x, thresholds)
-    x = cupy.ascontiguousarray(x)
-    found = _compacted(x, (x,), int(thresholds[0]), int(counts[0]), known=True)
-    if found is None:
-        raise RuntimeError(f"a kernel counted {counts[0]} entries, and found others")
-    return counts, found
-
-
 def smallest(values: Array) -> Number:
     # The host waits when it asks for the number, if that is not there by then
     blocks, found, values = min(SHARES, blocks_for(values.size, PAIRS)), Told(1), cupy.ascontiguousarray(values)
@@ -143,22 +133,17 @@ def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dic
     return [gradient], {"GRADIENT": gradient.dtype}
 
 
-def _compacted(
-    x: Array, read: tuple[Any, ...], threshold: int, most: int, known: bool = False, **macros: Any
-) -> tuple[Array, Array] | None:
-    """Run select.cu on the contiguous ``x`` with arguments ``read``.
-
-    If it is ``known`` that ``most`` entries exist, the host does not wait.
-    """
+def _compacted(x: Array, read: tuple[Any, ...], threshold: int, most: int, **macros: Any) -> tuple[Array, Array] | None:
+    """Run select.cu on the contiguous ``x`` with arguments ``read``."""
     room = min(most, x.size)
     indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, wide_type(x))
     tiles = blocks_for(x.size * values.itemsize, TILE_BYTES)
     if tiles == 0:
         return indices, values
-    state, counted = cleared(1 + tiles), None if known else Told(1)
+    state, counted = cleared(1 + tiles), Told(1)
     compact = kernel("compact", "select.cu", REAL=x.dtype, INDEX=indices.dtype, ROUNDS=ROUNDS, **macros)
-    start(compact, tiles, *read, x.size, threshold, most, indices, values, state, pointer(counted))
-    found = room if counted is None else counted.written().number()
+    start(compact, tiles, *read, x.size, threshold, most, indices, values, state, counted.pointer)
+    found = counted.written().number()
     return None if found > most else (indices[:found], values[:found])
 
 
@@ -213,16 +198,15 @@ def add(x: Array, indices: Array, values: Array) -> None:
     _scatter("add", x, indices, values)
 
 
-def add_merged(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
-    # No wait: no array has the length of the merged pairs
+def add_in_order(x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None) -> None:
     given = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
     pairs, types = indices.size, dict[str, Any](REAL=values.dtype, INDEX=indices.dtype)
     if lengths is None or not _worth_searching(pairs, len(lengths)):
         order = cupy.argsort(given[0], kind="stable")
-        launch("add_merged", "sparse.cu", pairs, *given, order, pairs, low, x, **types)
+        launch("add_in_order", "sparse.cu", pairs, *given, order, pairs, low, x, **types)
     elif pairs:
         starts = _starts(lengths)
-        launch("add_merged_runs", "sparse.cu", pairs, *given, pairs, starts.pointer, len(lengths), low, x, **types)
+        launch("add_runs_in_order", "sparse.cu", pairs, *given, pairs, starts.pointer, len(lengths), low, x, **types)
         starts.written()
 
 

@@ -83,22 +83,24 @@ add_runs(const INDEX* indices, const REAL* values, const int64* order, const int
     totals[run] = sum_of_run(indices, values, order, heads[run], count);
 }
 
-// Adds each run to x, by the thread of its first pair.
+// Adds each run to x in its order, by the thread of its first pair.
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_merged(const INDEX* indices, const REAL* values, const int64* order, int64 count, int64 low, REAL* x) {
-    const int64 i = blockIdx.x * (int64)THREADS + threadIdx.x;
-    if (i >= count) return;
-    const INDEX index = indices[order[i]];
-    if (i && indices[order[i - 1]] == index) return;
-    x[index - low] += sum_of_run(indices, values, order, i, count);
+add_in_order(const INDEX* indices, const REAL* values, const int64* order, int64 count, int64 low, REAL* x) {
+    const int64 head = blockIdx.x * (int64)THREADS + threadIdx.x;
+    if (head >= count) return;
+    const INDEX index = indices[order[head]];
+    if (head && indices[order[head - 1]] == index) return;
+    REAL total = x[index - low];
+    for (int64 i = head; i < count && indices[order[i]] == index; ++i) total += values[order[i]];
+    x[index - low] = total;
 }
 
 constexpr int MOST_RUNS = 64;
 
-// Adds pairs of several ascending runs to x, those of an index together, in the order of the runs: by the thread of the
-// first of them, which searches for the index in all later runs. starts: as in `add_up_runs`.
+// Adds pairs of several ascending runs to x, in the order of the runs: by the thread of an index's first pair, which
+// searches for the index in all later runs. starts: as in `add_up_runs`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_merged_runs(const INDEX* indices, const REAL* values, int64 count, const int64* starts, int64 runs, int64 low,
+add_runs_in_order(const INDEX* indices, const REAL* values, int64 count, const int64* starts, int64 runs, int64 low,
                 REAL* x) {
     __shared__ int64 bounds[MOST_RUNS + 1];
     if (threadIdx.x <= runs) bounds[threadIdx.x] = starts[threadIdx.x];
@@ -108,7 +110,7 @@ add_merged_runs(const INDEX* indices, const REAL* values, int64 count, const int
     int own = 0;
     while (i >= bounds[own + 1]) ++own;
     const INDEX index = indices[i];
-    REAL total = values[i];
+    REAL total = x[index - low] + values[i];
     for (int run = 0; run < runs; ++run) {
         if (run == own) continue;
         const int64 begin = bounds[run], length = bounds[run + 1] - begin;
@@ -117,7 +119,7 @@ add_merged_runs(const INDEX* indices, const REAL* values, int64 count, const int
         if (run < own) return;
         total += values[begin + at];
     }
-    x[index - low] += total;
+    x[index - low] = total;
 }
 
 // Adds up the pairs of equal indices of several ascending runs, in the order of the runs, by a thread a pair: that of the
