@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from sparse_mpi.predict.cluster import DENSE, Cluster, StepTime, step_time
 from sparse_mpi.predict.fitted import FittedCluster
-from sparse_mpi.predict.ways import BASELINE, table, way_of
+from sparse_mpi.predict.ways import BASELINE, low_rank, table, way_of
+from sparse_mpi.sparse import Layout
 
 DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough
 USUAL = 0.01  # the density at which candidates are compared, and with which local steps are advised
@@ -38,6 +39,7 @@ class TrainingJob(NamedTuple):
     overlap: bool = False  # whether exchanges run during the backward pass
     utilisation: float = 0.9  # share of a step that the batch is to take
     dense: float | None = None  # seconds of a dense sum, where they are known
+    shapes: Layout | None = None  # of the gradient's tensors, where they are known
 
 
 class Offer(NamedTuple):
@@ -107,7 +109,7 @@ def advise(
     """
 
     def offer(way: str, density: float) -> Offer:
-        plain = step_time(way, way_of(way), job.n, density, job.ranks, on)
+        plain = step_time(way, way_of(way, job.shapes), job.n, density, job.ranks, on)
         if way == BASELINE and job.dense is not None:
             plain, off = StepTime(0.0, job.dense), Off()
         else:
@@ -120,7 +122,9 @@ def advise(
     at = USUAL if USUAL in densities else densities[0]
     dense = offer(BASELINE, at)
     compared = sorted((offer(way, at) for way in names or table() if way != BASELINE), key=lambda of: of.step)
-    at_others = [offer(of.way, density) for density in densities if density != at for of in compared[:2]]
+    at_others = [
+        offer(of.way, density) for density in densities if density != at for of in compared[:2] if not low_rank(of.way)
+    ]
     return chosen(job, dense, [dense, *compared, *at_others], at)
 
 

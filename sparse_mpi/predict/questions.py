@@ -19,8 +19,9 @@ from sparse_mpi.predict.cluster import GPUS, OF_GPUS, TYPICAL, Cluster
 from sparse_mpi.predict.fitted import FittedCluster
 from sparse_mpi.predict.models import MODELS, layout
 from sparse_mpi.predict.shown import OPTIMIZERS, PAGE, TRAINING, Shown, shown
-from sparse_mpi.predict.ways import BASELINE, predictable
+from sparse_mpi.predict.ways import BASELINE, low_rank, predictable
 from sparse_mpi.reduction.arguments import spelled, usual_density
+from sparse_mpi.sparse import Layout
 
 COMPARED = (
     *("oktopk:wire=packed+bf16", "oktopk:wire=packed", "oktopk", "topka:wire=packed+bf16", "topka:wire=packed"),
@@ -41,10 +42,13 @@ step: of training, batch and sum; sum: what the batch does not hide, to: what it
 take at most; batch: its share of a step"""
 
 
+LOW_RANK = ("powersgd:rank=4",)  # compared where shapes are known
+
+
 def flat(text: str) -> str:
-    """Return an algorithm whose traffic the length of the gradient tells; for argparse."""
-    if not predictable(values.algorithm(text)):
-        raise ArgumentTypeError(f"{text} needs shapes or nodes, which the length of a gradient does not tell")
+    """Return an algorithm whose traffic the tensors of a gradient tell; for argparse."""
+    if not (predictable(values.algorithm(text)) or low_rank(text)):
+        raise ArgumentTypeError(f"{text} needs nodes, which the length of a gradient does not tell")
     return text
 
 
@@ -118,11 +122,13 @@ class Answer:
     def _table(self) -> str:
         first = [self.dense, self.bfloat16, self.default, *([self.local] if self.local else [])]
         more = (
-            [of for of in self.faster if of in self.faster[:MOST_SHOWN] or of == self.advised] if self.advised else []
+            [of for of in self.faster if of in (*self.faster[:MOST_SHOWN], self.advised) or low_rank(of.way)]
+            if self.advised
+            else []
         )
         table = Table(
             Column("", -max(len(of.way) for of in (*first, *more)), "way"),
-            Column("density", 8, lambda of: "all" if of.way.startswith(BASELINE) else f"{of.density:g}"),
+            Column("density", 8, lambda of: "all" if _whole(of) else f"{of.density:g}"),
             Column("local steps", 12, "local_steps"),
             Column("step, ms", 10, "step", ".2f", 1e3),
             Column("sum, ms", 10, "exposed", ".2f", 1e3),
@@ -175,7 +181,9 @@ def advise(
     Raises:
         TypeError, ValueError: a bad argument.
     """
-    name, n = _size(model)
+    name, shapes = _tensors(model)
+    n = shapes if isinstance(shapes, int) else shapes.size
+    known = None if isinstance(shapes, int) else shapes
     if optimizer is not None:
         check_choice("optimizer", optimizer, OPTIMIZERS)
     check_whole("ranks", ranks, 1)
@@ -197,7 +205,7 @@ def advise(
     plain = plain if latency is None else replace(plain, alpha=latency * 1e-6)
     cluster = replace(plain, beta=8 / bits, cores=cores or float(ranks_per_node), node=ranks_per_node)
     dense = None if dense_ms is None else dense_ms / 1e3
-    job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense)
+    job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense, known)
     behind = ", sums during the backward pass" if overlap and batch_seconds else ""
     batch = f"a batch of {batch_seconds:g} s" if batch_seconds else "nothing but the sum (batch_seconds)"
     question = Question(
@@ -205,23 +213,23 @@ def advise(
         cluster=cluster,
         fit=fit,
         densities=sorted(set(densities), reverse=True),
-        ways=[way for way in algorithms if way != BASELINE] or COMPARED,  # dense is in each answer
+        ways=[way for way in algorithms if way != BASELINE] or (COMPARED + LOW_RANK if known else COMPARED),
     )
     assumed = f"{_machines(on, fabric, fit)}; {batch}{behind}"
     return question.answer(shown(name, optimizer), model=name or "a gradient", rate=rate, assumed=assumed)
 
 
-def _size(model: object) -> tuple[str, int]:
-    """Return the name of a known model, or "", and the elements of its gradient."""
+def _tensors(model: object) -> tuple[str, Layout | int]:
+    """Return the name of a known model, or "", and the tensors of its gradient, or the number of elements."""
     if isinstance(model, str):
         if model not in MODELS:
             raise ValueError(
                 f"model must be one of {', '.join(MODELS)}, a number of parameters or a torch module, got "
                 f"{model!r}{meant(model, MODELS)}"
             )
-        return model, layout(model).size
+        return model, layout(model)
     if parameters := getattr(model, "parameters", None):
-        return "", sum(of.numel() for of in parameters() if of.requires_grad)
+        return "", Layout.of([tuple(of.shape) for of in parameters() if of.requires_grad])
     check_whole("model", model, 1)
     return "", int(model)  # type: ignore[call-overload]
 
@@ -295,12 +303,18 @@ def _machines(on: str, fabric: str, fit: FittedCluster | None) -> str:
 
 def _arguments(of: Offer) -> str:
     name, given = spelled(of.way)
-    words = [f'algorithm="{name}"', *(f'{key}="{value}"' for key, value in given.items()), f"density={of.density:g}"]
+    words = [f'algorithm="{name}"', *(f"{key}={value!r}" for key, value in given.items())]
+    words += [] if _whole(of) else [f"density={of.density:g}"]
     return f"DistributedOptimizer(..., {', '.join(words)})"
 
 
 def _named(of: Offer) -> str:
-    return f"{of.way} at {100 * of.density:g} %{f', every {of.local_steps} local steps' if of.local_steps > 1 else ''}"
+    at = "" if _whole(of) else f" at {100 * of.density:g} %"
+    return f"{of.way}{at}{f', every {of.local_steps} local steps' if of.local_steps > 1 else ''}"
+
+
+def _whole(of: Offer) -> bool:
+    return of.way.startswith(BASELINE) or low_rank(of.way)
 
 
 def _ms(seconds: float) -> str:

@@ -141,7 +141,7 @@ COMBINATIONS = {
     "bench sparse --data docs": "--data docs must be a folder with rank-0.npz",
     "predict networks": "networks was removed in 0.4.0: ask predict advise for each --rate and --ranks",
     "predict advise --ranks 12 --ranks-per-node 8 --rate 1gbit": "--ranks must fill nodes of 8 ranks",
-    f"{ADVISE} --rate 1gbit --algorithms powersgd": "powersgd needs shapes or nodes",
+    f"{ADVISE} --rate 1gbit --algorithms powersgd": "--algorithms must not have powersgd without shapes; name a model",
     "bench calibrate setup.cfg": "setup.cfg must be a record that bench steps",
     f"{ADVISE} --rate 1gbit --from setup.cfg": "setup.cfg must be a fit of python -m sparse_mpi bench calibrate",
     "bench trace --n 100 --strip s.svg": "--strip takes one of --algorithms",

@@ -66,10 +66,22 @@ def test_the_verdict_is_for_the_default_and_its_accuracy_for_model_and_optimizer
 def test_from_python_the_answers_are_the_same():
     model = torch.nn.Linear(1999, 1000)
     by_module, by_number = (advise(of, "100mbit", on="cpu", batch_seconds=0.1) for of in (model, 2_000_000))
-    assert by_module == by_number and by_module.job.n == 2_000_000 and str(by_module).startswith("Sparse pays.")
+    assert by_module.default == by_number.default and by_module.job.n == 2_000_000
+    assert {of.way for of in by_module.faster} - {of.way for of in by_number.faster} == {"powersgd:rank=4"}
+    assert str(by_module).startswith("Sparse pays.")
     with pytest.raises(AttributeError):
         by_module.verdict = "dense"
     assert sparse_mpi.predict.advise is advise
+
+
+def test_low_rank_ways_send_the_factors_of_the_shapes_that_are_named():
+    """By hand: a matrix of 1,000 rows and 1,999 columns, and the bias, which is dense."""
+    model = torch.nn.Linear(1999, 1000)
+    answer = advise(model, "1mbit", on="cpu", ranks=2, algorithms=("powersgd:rank=3",))
+    (of,) = answer.faster
+    carried = 4 * (3 * 2999 + 1000) * 8 / 1e6
+    assert of.step == pytest.approx(carried, rel=0.1)
+    assert "powersgd:rank=3      all" in str(answer)
 
 
 def test_dense_is_in_each_answer_and_no_other_way_to_compare():
