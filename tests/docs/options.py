@@ -67,14 +67,14 @@ def split(words: list[str]) -> list[list[str]]:
 def of_package(words: list[str]) -> list[list[str]]:
     """Return the call of the package's command, and that of what it launches."""
     launched: list[list[str]] = []
-    if "--" in words:
-        place = words.index("--")
-        launched, words = [words[place + 1 :]], words[:place]
-    elif words[:1] == ["run"]:
+    if words[:1] == ["run"]:
         place = next((at for at, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words))
         launched, words = [words[place:]], words[:place]
         if place == 1 or not launched[0]:
             words = ["run"]
+    elif "--" in words:
+        place = words.index("--")
+        launched, words = [words[place + 1 :]], words[:place]
     more = [call for rest in launched for call in (split(rest) or (of_package(rest) if rest[:1] == ["bench"] else []))]
     return [filled(["sparse_mpi", *words]), *more]
 
