@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from itertools import accumulate
 from time import perf_counter, process_time, sleep
@@ -23,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -32,7 +30,6 @@ from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.records import add_measured
 from sparse_mpi.cli.values import Parser
 from sparse_mpi.comm import Comm
-from sparse_mpi.comm.consistency import tell
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_train.models.vision import VGG16, ResNet
@@ -192,10 +189,6 @@ def check(text: str) -> None:
 
 
 def measure(args: argparse.Namespace, comm: Comm) -> None:
-    folder = tell(comm, tempfile.mkdtemp() if comm.rank == 0 else "")
-    # Hosts on one machine share its files
-    store = dist.FileStore(f"{folder}/store", comm.size)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     found = []
     for model in args.models:
         row = {"network": args.network, "ranks": comm.size, **measured(model, args, comm)}
@@ -206,7 +199,6 @@ def measure(args: argparse.Namespace, comm: Comm) -> None:
                 print(f"{name:18} {of['step']:8.1f} ms, {of['exposed']:8.1f} exposed, {of['cpu']:8.1f} cpu", flush=True)
     if comm.rank == 0 and args.json:
         add_measured(args.json, found, "network", "model")
-    dist.destroy_process_group()
 
 
 def main() -> None:
@@ -224,7 +216,7 @@ def main() -> None:
     )
     add("--json", type=values.record, metavar="FILE", help="the record to add to (default: none is written)")
     torch.set_num_threads(1)
-    job.run(measure, parser.parse_args())
+    job.run(job.in_process_group(measure), parser.parse_args())
 
 
 if __name__ == "__main__":

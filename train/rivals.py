@@ -14,7 +14,6 @@ and on this machine all that others send over its loopback.
 from __future__ import annotations
 
 import os
-import tempfile
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,7 +37,6 @@ from sparse_mpi.cli.progress import progress
 from sparse_mpi.cli.records import provenance, write
 from sparse_mpi.cli.values import WORDS, Parser, checked, integer, record
 from sparse_mpi.comm import Comm, as_comm
-from sparse_mpi.comm.consistency import tell
 from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.optim import DistributedOptimizer
 from sparse_mpi.training.diloco import DiLoCo
@@ -177,9 +175,6 @@ def trained(name: str, args: Namespace, most: int | None, summed: Summed, make: 
 
 
 def measure(args: Namespace, comm: Comm) -> None:
-    folder = tell(comm, tempfile.mkdtemp() if comm.rank == 0 else "")
-    store = dist.FileStore(f"{folder}/store", comm.size)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     program, summed = import_module(args.program).PROGRAM, Summed()
     records: list[dict[str, Any]] = []
     for seed in args.seeds:
@@ -193,7 +188,6 @@ def measure(args: Namespace, comm: Comm) -> None:
                 print(f"{way}, seed {seed}: {shown}", flush=True)
                 if args.json:
                     write(args.json, {"records": records, **provenance()})
-    dist.destroy_process_group()
 
 
 def main() -> None:
@@ -207,7 +201,7 @@ def main() -> None:
     add("--json", type=record, metavar="FILE", help="the record to write (default: none)")
     parser.set_defaults(**{WORDS: []})  # behind --
     torch.set_num_threads(1)
-    job.run(measure, parser.parse_args())
+    job.run(job.in_process_group(measure), parser.parse_args())
 
 
 if __name__ == "__main__":

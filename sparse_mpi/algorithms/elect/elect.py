@@ -79,7 +79,8 @@ ENOUGH_VOTES = 16  # votes in a message above which one stage does on any number
 class ElectState:
     """State between steps. Selections and sums of votes differ between ranks; the rest is replicated."""
 
-    since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))  # fields that went and came, which are guesses
+    # Fields of 0.4 that are gone, and new ones: guesses that save time and change no result
+    since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))
 
     selection: Any  # the selector's state
     winners: ThresholdState = ranged(make=ThresholdState)  # of the selection of this rank's winners

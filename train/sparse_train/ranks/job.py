@@ -11,14 +11,18 @@ import traceback
 import zlib
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TypeVar
 
 import numpy as np
+import torch.distributed as dist
 
 from sparse_mpi import keep_freed_memory, watch
 from sparse_mpi.comm import Comm
+from sparse_mpi.comm.consistency import tell
 from sparse_mpi.comm.conversion import comm_of_job
 from sparse_mpi.comm.job.launcher import first_to_say
 from sparse_mpi.fault_tolerance import team_of
@@ -69,6 +73,20 @@ def run(program: Callable[[Namespace, Comm], object], args: Namespace) -> None:
         if team_of(comm):  # the others go on
             raise
         comm.job.abort(error)
+
+
+def in_process_group(program: Callable[[Namespace, Comm], object]) -> Callable[[Namespace, Comm], None]:
+    """Return ``program`` in torch's default process group, over gloo; ranks must share the working directory."""
+
+    def run_there(args: Namespace, comm: Comm) -> None:
+        with TemporaryDirectory(prefix=".store-", dir=".") if comm.rank == 0 else nullcontext("") as made:
+            store = dist.FileStore(f"{tell(comm, made)}/store", comm.size)  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+            program(args, comm)
+            dist.destroy_process_group()
+            tell(comm, "")  # no rank needs the store any more
+
+    return run_there
 
 
 def out_of_memory(error: Exception) -> str:
