@@ -181,9 +181,7 @@ def advise(
     Raises:
         TypeError, ValueError: a bad argument.
     """
-    name, shapes = _tensors(model)
-    n = shapes if isinstance(shapes, int) else shapes.size
-    known = None if isinstance(shapes, int) else shapes
+    name, n, shapes = _tensors(model)
     if optimizer is not None:
         check_choice("optimizer", optimizer, OPTIMIZERS)
     check_whole("ranks", ranks, 1)
@@ -205,7 +203,7 @@ def advise(
     plain = plain if latency is None else replace(plain, alpha=latency * 1e-6)
     cluster = replace(plain, beta=8 / bits, cores=cores or float(ranks_per_node), node=ranks_per_node)
     dense = None if dense_ms is None else dense_ms / 1e3
-    job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense, known)
+    job = TrainingJob(n, ranks, batch_seconds, overlap, utilisation, dense, shapes)
     behind = ", sums during the backward pass" if overlap and batch_seconds else ""
     batch = f"a batch of {batch_seconds:g} s" if batch_seconds else "nothing but the sum (batch_seconds)"
     question = Question(
@@ -213,25 +211,26 @@ def advise(
         cluster=cluster,
         fit=fit,
         densities=sorted(set(densities), reverse=True),
-        ways=[way for way in algorithms if way != BASELINE] or (COMPARED + LOW_RANK if known else COMPARED),
+        ways=[way for way in algorithms if way != BASELINE] or (COMPARED + LOW_RANK if shapes else COMPARED),
     )
     assumed = f"{_machines(on, fabric, fit)}; {batch}{behind}"
     return question.answer(shown(name, optimizer), model=name or "a gradient", rate=rate, assumed=assumed)
 
 
-def _tensors(model: object) -> tuple[str, Layout | int]:
-    """Return the name of a known model, or "", and the tensors of its gradient, or the number of elements."""
+def _tensors(model: object) -> tuple[str, int, Layout | None]:
+    """Return the name of a known model, or "", the elements of its gradient, and its tensors, if they are known."""
     if isinstance(model, str):
         if model not in MODELS:
             raise ValueError(
                 f"model must be one of {', '.join(MODELS)}, a number of parameters or a torch module, got "
                 f"{model!r}{meant(model, MODELS)}"
             )
-        return model, layout(model)
+        return model, layout(model).size, layout(model)
     if parameters := getattr(model, "parameters", None):
-        return "", Layout.of([tuple(of.shape) for of in parameters() if of.requires_grad])
+        shapes = Layout.of([tuple(of.shape) for of in parameters() if of.requires_grad])
+        return "", shapes.size, shapes
     check_whole("model", model, 1)
-    return "", int(model)  # type: ignore[call-overload]
+    return "", int(model), None  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)

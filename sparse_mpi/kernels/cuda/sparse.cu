@@ -110,9 +110,12 @@ add_runs_in_order(const INDEX* indices, const REAL* values, int64 count, const i
     int own = 0;
     while (i >= bounds[own + 1]) ++own;
     const INDEX index = indices[i];
-    REAL total = x[index - low] + values[i];
+    REAL total = 0;
     for (int run = 0; run < runs; ++run) {
-        if (run == own) continue;
+        if (run == own) {  // no run before has the index: this thread adds
+            total = x[index - low] + values[i];
+            continue;
+        }
         const int64 begin = bounds[run], length = bounds[run + 1] - begin;
         const int64 at = lower_bound(indices + begin, length, index);
         if (at == length || indices[begin + at] != index) continue;
