@@ -133,9 +133,8 @@ def quiet():
         for law in checks(door)
     ],
 )
-def test_laws(door: str, law: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    fast = request.config.getoption("--tier") == "fast"
-    for ranks in (RANKS[door],) if fast else (1, RANKS[door]):
+def test_laws(door: str, law: str, tmp_path: Path) -> None:
+    for ranks in (1, RANKS[door]):
         (folder := tmp_path / str(ranks)).mkdir()
         World(ranks).run(lambda comm, folder=folder: checks(door)[law](Ground(door, comm, folder)))
 
