@@ -18,8 +18,8 @@ def filled(recipe: Path, sdist: Path) -> str:
     """Return the text of a recipe for this version, whose source has the hash of ``sdist``."""
     text = (ROOT / recipe).read_text()
     for pattern, new in (
-        (r'(version(?:: |\()")[\d.]+(?=")', sparse_mpi.__version__),
-        (r"(sparse_mpi-)[\d.]+(?=\.tar\.gz)", sparse_mpi.__version__),
+        (r'(version(?:: |\()")[\w.]+(?=")', sparse_mpi.__version__),
+        (r"(sparse_mpi-)[\w.]+(?=\.tar\.gz)", sparse_mpi.__version__),
         (r'(sha256(?:: |=)")[0-9a-f]{64}(?=")', sha256(sdist.read_bytes()).hexdigest()),
     ):
         text = re.sub(pattern, rf"\g<1>{new}", text)

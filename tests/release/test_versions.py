@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from packaging.version import Version
+
 import sparse_mpi
 
 from .distribution import ROOT
@@ -15,5 +17,5 @@ def test_changelog_and_citation_have_this_version():
     changes = (ROOT / "CHANGELOG.md").read_text()
     version, date = re.findall(r"^## \[([\d.]+)\] - ([\d-]+)$", changes, re.MULTILINE)[0]
     cited = (ROOT / "CITATION.cff").read_text()
-    assert version == sparse_mpi.__version__ and changes.index("## [Unreleased]") < changes.index(f"## [{version}]")
+    assert Version(sparse_mpi.__version__) >= Version(version) and changes.index("## [Unreleased]") < changes.index(f"## [{version}]")
     assert f"\nversion: {version}\n" in cited and f"\ndate-released: {date}\n" in cited
