@@ -16,9 +16,6 @@ ways=(dense elect elect:density=0.005 elect:density=0.0025)
 study vgg vgg --shards shuffled sorted:norm=group --ways "${ways[@]}" -- "${images[@]}"
 study resnet resnet --ways dense elect -- "${images[@]}"
 study lstm lstm --ways dense elect -- --task text --tiny --epochs 9 --batch-size 8 --optimizer adam --lr 3e-3
-for epochs in 10 30; do
-    study "gpt2-$epochs" gpt2 --ways dense elect -- --tiny --epochs "$epochs"
-done
 study vit vit --ways dense elect -- --tiny --epochs 20
 for seed in "${seeds[@]}"; do
     file=runs/accuracy/characters-$seed.json

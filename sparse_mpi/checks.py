@@ -1,11 +1,14 @@
-"""Check arguments. Errors name the argument, the expected and the given value, and a remedy."""
+"""Check arguments, and find what names stand for. Errors name the argument, the expected and the given value."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, wraps
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -65,10 +68,10 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{meant(value, choices, False)}")
 
 
-def check_instance(name: str, value: object, kind: type) -> None:
+def check_instance(name: str, value: object, kind: type, remedy: str = "") -> None:
     """Raise TypeError unless ``value`` is an instance of ``kind``, and not the class itself."""
     if isinstance(value, type) or not isinstance(value, kind):
-        raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}")
+        raise TypeError(f"{name} must be an instance of {kind.__name__}, got {value!r}{remedy and f'; {remedy}'}")
 
 
 def check_shown(name: str, value: object) -> None:
@@ -127,3 +130,52 @@ def takes_alias(alias: str, argument: str) -> Callable[[Callable[P, R]], Callabl
         return translated
 
     return decorate
+
+
+class Registry(dict[str, Any]):
+    """The library's entries by name, which finds others too, and lists them not.
+
+    Others are entry points of installed packages, in the group ``sparse_mpi.algorithms``, ``sparse_mpi.selectors`` or
+    ``sparse_mpi.wires``, and ``"module:Name"``, an attribute of a module in Python's path or the working directory.
+
+    Args:
+        argument: its name in errors: ``"algorithm"``, ``"selector"`` or ``"wire"``.
+        entries: the library's own, as name and class or instance.
+    """
+
+    def __init__(self, argument: str, entries: Mapping[str, object]) -> None:
+        super().__init__(entries)
+        self.argument = argument
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and (":" in name or name in self._installed()))
+
+    def __missing__(self, name: str) -> object:
+        """Return the entry of another name. Raises ValueError: there is none."""
+        installed = self._installed()
+        if name in installed:
+            return installed[name].load()
+        if ":" in name:
+            return loaded(self.argument, name)
+        names = [*self, *installed]
+        raise ValueError(
+            f"{self.argument} must be one of {', '.join(names)}, or module:Name, got {name!r}{meant(name, names)}"
+        )
+
+    def _installed(self) -> dict[str, metadata.EntryPoint]:
+        return {point.name: point for point in metadata.entry_points(group=f"sparse_mpi.{self.argument}s")}
+
+
+def loaded(argument: str, name: str) -> object:
+    """Return the attribute ``Name`` of a module, for ``"module:Name"``. Raises ValueError: there is none."""
+    module, _, attribute = name.partition(":")
+    here = os.getcwd()
+    sys.path.append(here)
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as problem:  # ValueError: the module's name is empty
+        raise ValueError(
+            f"{argument} must be module:Name of a module in {here} or Python's path, got {name!r}: {problem}"
+        ) from None
+    finally:
+        sys.path.remove(here)

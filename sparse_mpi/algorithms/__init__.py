@@ -18,24 +18,28 @@ from sparse_mpi.algorithms.spardl import SparDL
 from sparse_mpi.algorithms.topka import TopkA
 from sparse_mpi.algorithms.topkdsa import TopkDSA
 from sparse_mpi.algorithms.two_level import TwoLevel
+from sparse_mpi.checks import Registry
 
-ALGORITHMS: dict[str, type] = {
-    "dense": Dense,
-    "dense-bf16": DenseBF16,
-    "topka": TopkA,
-    "topkdsa": TopkDSA,
-    "gtopk": GTopk,
-    "oktopk": OkTopk,
-    "oktopk-2level": TwoLevel,
-    "quota": Quota,
-    "spardl": SparDL,
-    "micro": MiCRO,
-    "gaussiank": GaussianK,
-    "adtopk": ADTopk,
-    "elect": Elect,
-    "powersgd": PowerSGD,
-    "acpsgd": ACPSGD,
-}
+ALGORITHMS = Registry(
+    "algorithm",
+    {
+        "dense": Dense,
+        "dense-bf16": DenseBF16,
+        "topka": TopkA,
+        "topkdsa": TopkDSA,
+        "gtopk": GTopk,
+        "oktopk": OkTopk,
+        "oktopk-2level": TwoLevel,
+        "quota": Quota,
+        "spardl": SparDL,
+        "micro": MiCRO,
+        "gaussiank": GaussianK,
+        "adtopk": ADTopk,
+        "elect": Elect,
+        "powersgd": PowerSGD,
+        "acpsgd": ACPSGD,
+    },
+)
 
 __all__ = [
     "ACPSGD",

@@ -136,9 +136,9 @@ class Algorithm(ABC):
 
     def __post_init__(self) -> None:
         if type(self).selector is not None:
-            check_instance("selector", self.selector, Selector)
+            check_instance("selector", self.selector, Selector, _entry("SELECTORS", self.selector))
         if type(self).wire is not None:
-            check_instance("wire", self.wire, Wire)
+            check_instance("wire", self.wire, Wire, _entry("WIRES", self.wire))
         if self.levels is not None:
             check_whole("levels", self.levels, 1, remedy="None goes by the ranks of each node", most=2)
 
@@ -192,6 +192,10 @@ class Algorithm(ABC):
     def exact_order(self, layout: Layout, k: int) -> bool:
         """Tell if the trait ``exact_order`` holds for vectors of this layout and k."""
         return self.traits.exact_order
+
+
+def _entry(registry: str, given: object) -> str:
+    return f"by its name it is {registry}[{given!r}]" if isinstance(given, str) else ""
 
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:

@@ -203,12 +203,12 @@ figure = new_file("figure.png", FIGURES)
 
 
 def checked(check: Callable[[str], object], example: str, subject: str = "") -> Value[str]:
-    """Return a converter to the texts that ``check`` takes; errors have its ValueError's words behind the subject."""
+    """Return a converter to the texts that ``check`` takes; errors have its words behind the subject."""
 
     def read(text: str) -> str:
         try:
             check(text)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ArgumentTypeError(str(error).removeprefix(f"{subject} ")) from None
         return text
 

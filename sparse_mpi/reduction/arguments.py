@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.algorithms.base import DENSITY
-from sparse_mpi.checks import check_range, check_shown, check_whole, meant
+from sparse_mpi.checks import Registry, check_range, check_shown, check_whole, meant
 from sparse_mpi.feedback import FEEDBACKS, Feedback
 from sparse_mpi.select import SELECTORS, Selector
 from sparse_mpi.sparse import Layout
@@ -35,8 +35,10 @@ def usual_density(algorithm: str | Algorithm, second_moment: bool = False) -> fl
     if second_moment:
         return MOMENT_DENSITY
     # Unknown names take the common density: `make_algorithm` reports them
-    known = ALGORITHMS[algorithm]() if isinstance(algorithm, str) and algorithm in ALGORITHMS else algorithm
-    return known.traits.usual_density if isinstance(known, Algorithm) else DENSITY
+    try:
+        return make_algorithm(algorithm, {}).traits.usual_density
+    except (TypeError, ValueError):
+        return DENSITY
 
 
 def takes(algorithm: str, option: str, value: object = None) -> bool:
@@ -51,30 +53,28 @@ def takes(algorithm: str, option: str, value: object = None) -> bool:
 
 def ignores_k(algorithm: str) -> bool:
     # The bounds tell without a trial, for the fewest and for all entries, on as few ranks as exchange anything
-    made, layout = ALGORITHMS[algorithm](), Layout.of(1000)
+    made, layout = make_algorithm(algorithm, {}), Layout.of(1000)
     return made.bound(layout, 1, 2) == made.bound(layout, 1000, 2)
 
 
 def make_selector(selector: str | Selector) -> Selector:
-    made = _named("selector", selector, SELECTORS, Selector)
-    return made() if isinstance(made, type) else made
+    return _named("selector", selector, SELECTORS, Selector)
 
 
 def make_wire(wire: str | Wire) -> Wire:
     return _named("wire", wire, WIRES, Wire)
 
 
-def _named(argument: str, given: object, registry: Mapping[str, Any], kind: type) -> Any:
-    names = ", ".join(registry)
-    if not isinstance(given, str):
-        # A class has the members of a protocol such as Wire too, and would pass the second test
-        if isinstance(given, type) or not isinstance(given, kind):
-            raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {names}")
-        check_shown(argument, given)
-        return given
-    if given not in registry:
-        raise ValueError(f"{argument} must be one of {names}, got {given!r}{meant(given, registry)}")
-    return registry[given]
+def _named(argument: str, given: object, registry: Registry, kind: type) -> Any:
+    """Return the instance that a name stands for, or the given one."""
+    found = registry[given] if isinstance(given, str) else given
+    if isinstance(given, str) and isinstance(found, type):
+        found = found()
+    # A class has the members of a protocol such as Wire too, and would pass the second test
+    if isinstance(found, type) or not isinstance(found, kind):
+        raise TypeError(f"{argument} must be a name or an instance, got {given!r}; names: {', '.join(registry)}")
+    check_shown(argument, found)
+    return found
 
 
 def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
@@ -88,27 +88,41 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
         TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
             instance, or ``algorithm`` is neither a name nor an instance whose repr gives its hyperparameters.
     """
-    makers: dict[str, Callable[[Any], Any]] = {"selector": make_selector, "wire": make_wire}
+    makers: dict[str, Callable[[Any], object]] = {"selector": make_selector, "wire": make_wire}
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
     options = {name: value for name, value in options.items() if name not in makers or value is not None}
-    kind: Any = _named("algorithm", algorithm, ALGORITHMS, Algorithm)
-    if not isinstance(algorithm, str):
+    kind: Any = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
+    if not (isinstance(algorithm, str) and isinstance(kind, type)):
+        made = _named("algorithm", kind, ALGORITHMS, Algorithm)
         if options:
             raise TypeError(f"options {sorted(options)} must be given to the instance {algorithm!r} itself")
-        return algorithm
+        return made
     # All options but `published` are fields: it names the workload whose settings the others change
     workload = options.pop(PUBLISHED, None)
-    made = None
     if workload is not None:
         from sparse_mpi.algorithms.published import published
 
-        made = published(kind, workload)
-    declared = [field.name for field in fields(kind if made is None else made) if field.init]
+        kind = published(kind, workload)
+    declared = [field.name for field in fields(kind) if field.init]
     if unknown := sorted(set(options) - set(declared)):
         has = f"it has: {', '.join(declared) or 'none'}{meant(unknown[0], declared)}"
         raise TypeError(f"{algorithm} has no option {', '.join(unknown)}; {has}")
     options |= {name: makers[name](value) for name, value in options.items() if name in makers}
-    return kind(**options) if made is None else replace(made, **options)
+    return _named("algorithm", kind(**options) if workload is None else replace(kind, **options), ALGORITHMS, Algorithm)
+
+
+def words(text: str) -> list[str]:
+    """Return the name of an algorithm of a command line, and its options; ``module:Name`` stays together."""
+    found: list[str] = []
+    for word in text.split(":"):
+        option, _, name = found[-1].rpartition("=") if found else ("algorithm", "", "")
+        registry = {"": ALGORITHMS, "selector": SELECTORS, "wire": WIRES}.get(option)
+        # A word without "=" is the second half of a name, or the option that takes a published program's settings
+        if found and registry is not None and "=" not in word and name not in registry and word != PUBLISHED:
+            found[-1] += f":{word}"
+        else:
+            found.append(word)
+    return found
 
 
 def spelled(text: str, source: str = "") -> tuple[str, dict[str, Any]]:
@@ -119,9 +133,9 @@ def spelled(text: str, source: str = "") -> tuple[str, dict[str, Any]]:
     Raises:
         ValueError: an unknown algorithm or option, or a bad value, behind ``source``.
     """
-    name, *words = text.split(":")
+    name, *given = words(text)
     options: dict[str, Any] = {}
-    for word in words:
+    for word in given:
         # A word without "=" has the value "", which is the only workload of `published`
         option, _, value = word.partition("=")
         options[option] = _number(value)
@@ -168,7 +182,7 @@ def check_second_moment(second_moment: float, algorithm: Algorithm) -> None:
 
 def make_feedback(feedback: str | Feedback, clip_norm: float | None) -> Feedback:
     """Return a feedback rule by name, or the given instance, if it goes with ``clip_norm``."""
-    made = _named("feedback", feedback, FEEDBACKS, Feedback)
+    made: Feedback = _named("feedback", feedback, FEEDBACKS, Feedback)
     if clip_norm is not None:
         check_range("clip_norm", clip_norm, "(0, inf)", "None clips nothing")
-    return made() if isinstance(made, type) else made
+    return made

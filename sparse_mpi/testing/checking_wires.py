@@ -50,6 +50,8 @@ def _compare(wire: Wire, sent: SparseVector, packed: Packed, came: SparseVector)
     law = "the way there and back"
     demand(same_bytes(packed.vector, came), law, f"the entries of Packed.vector, {packed.vector}", came)
     demand(same_bytes(sent.indices, came.indices), law, f"the indices {sent.indices}", came.indices)
+    lost = np.isnan(sent.values) & ~np.isnan(came.values)
+    demand(not lost.any(), law, "NaN where NaN was sent", came.values[lost])
     demand(not wire.lossless or same_bytes(sent, came), law, f"without loss {sent.values}", came.values)
 
 

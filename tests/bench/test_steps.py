@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.algorithms import ALGORITHMS, Algorithm
 from sparse_mpi.algorithms.dense import Dense
 from sparse_mpi.cli.progress import Bar
 from sparse_mpi.comm import NullComm
@@ -30,7 +30,7 @@ DENSE = Cost(compute=0.0, messages=10, bytes=1e6)
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Algorithm):
     """An algorithm that may not lose anything."""
 
     wire: Wire = Coo()
@@ -38,6 +38,8 @@ class Exact:
     def __post_init__(self):
         if not self.wire.lossless:
             raise ValueError(self.wire)
+
+    def reduce(self, acc, k, comm, state, layout, add=None): ...
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1e-5])

@@ -1,4 +1,4 @@
-"""What `predict advise` answers to the questions of README and *Which algorithm?*, as the tables of these pages.
+"""What `predict advise` answers to the questions of *Which algorithm?* and *Rivals*, as the tables of these pages.
 
 python -m tests.docs.answers    # prints both, for the pages
 """
@@ -18,13 +18,15 @@ class Question(NamedTuple):
     on: str
 
 
-MODELS = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "bert-base": "BERT-base"}
-ON_GPUS = {"resnet50": 0.1, "bert-base": 0.15}  # seconds of a batch
-README = [
-    Question(model, batch, 16, f"{gbit}gbit", "h100")
-    for model, batch in ON_GPUS.items()
-    for gbit in (1, 10, 25, 100, 400)
+MODELS = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "bert-base": "BERT-base", "gpt2": "GPT-2 small"}
+RIVALS = [
+    *(Question("vgg16", 0.3, 8, rate, "cpu") for rate in ("100mbit", "1gbit", "10gbit")),
+    Question("gpt2", 0.2, 8, "1gbit", "cpu"),
+    *(Question("gpt2", 0.2, 8, rate, "h100") for rate in ("1gbit", "10gbit", "100gbit")),
+    *(Question("bert-base", 0.15, ranks, "10gbit", "h100") for ranks in (4, 16)),
+    Question("resnet50", 0.1, 16, "10gbit", "h100"),
 ]
+LOW_RANK = "powersgd:rank=4"
 ON_CORES = [
     *(Question("vgg16", 0.3, 8, rate, "cpu") for rate in ("10mbit", "30mbit", "100mbit", "300mbit", "1gbit", "10gbit")),
     *(Question("vgg16", 0.3, ranks, rate, "cpu") for ranks in (4, 64) for rate in ("100mbit", "1gbit", "10gbit")),
@@ -50,12 +52,15 @@ def link(rate: str) -> str:
     return rate.replace("gbit", " Gbit/s").replace("mbit", " Mbit/s")
 
 
-def readme() -> list[str]:
-    rates = list(dict.fromkeys(of.rate for of in README))
-    lines = [f"| 16 ranks, an H100 each | {' | '.join(map(link, rates))} |", f"| --- |{' --- |' * len(rates)}"]
-    for model, batch in ON_GPUS.items():
-        cells = [pays(asked(of)) for of in README if of.model == model]
-        lines.append(f"| {MODELS[model]}, a batch in {batch:g} s | {' | '.join(cells)} |")
+def rivals() -> list[str]:
+    lines = [f"| model, batch | ranks | on | link | dense | bfloat16 | `elect` | `{LOW_RANK}` | `elect` pays |"]
+    lines += ["| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    for model, batch, ranks, rate, on in RIVALS:
+        answer = advise(model, rate, ranks=ranks, batch_seconds=batch, on=on, algorithms=[LOW_RANK]).record()
+        low = next(of["step"] for of in answer["faster"] if of["way"] == LOW_RANK)
+        steps = [*(answer[name]["step"] for name in ("dense", "bfloat16", "default")), low]
+        times = " | ".join(f"{1e3 * step:,.0f}" for step in steps)
+        lines.append(f"| {MODELS[model]}, {batch:g} s | {ranks} | {on} | {link(rate)} | {times} | {pays(answer)} |")
     return lines
 
 
@@ -75,4 +80,4 @@ def which_one() -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join([*readme(), "", *which_one()]))
+    print("\n".join([*which_one(), "", *rivals()]))

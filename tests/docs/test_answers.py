@@ -1,4 +1,4 @@
-"""README, *Which algorithm?* and `predict` give the same answers to 31 questions."""
+"""*Which algorithm?*, *Rivals* and `predict` give the same answers to 31 questions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("page", "table"), [("README.md", answers.readme), ("docs/guides/which-one.md", answers.which_one)]
+    ("page", "table"), [("docs/guides/which-one.md", answers.which_one), ("docs/explanation/rivals.md", answers.rivals)]
 )
 def test_a_page_says_what_predict_answers(page, table):
     text = (ROOT / page).read_text()

@@ -17,5 +17,7 @@ def test_changelog_and_citation_have_this_version():
     changes = (ROOT / "CHANGELOG.md").read_text()
     version, date = re.findall(r"^## \[([\d.]+)\] - ([\d-]+)$", changes, re.MULTILINE)[0]
     cited = (ROOT / "CITATION.cff").read_text()
-    assert Version(sparse_mpi.__version__) >= Version(version) and changes.index("## [Unreleased]") < changes.index(f"## [{version}]")
+    assert Version(sparse_mpi.__version__) >= Version(version) and changes.index("## [Unreleased]") < changes.index(
+        f"## [{version}]"
+    )
     assert f"\nversion: {version}\n" in cited and f"\ndate-released: {date}\n" in cited

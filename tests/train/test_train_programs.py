@@ -28,3 +28,16 @@ def test_a_program_trains_and_is_resumed_to_the_same_bits(name, tmp_path):
     (record, _) = World(2).run(lambda comm: trained_twice(program, options, tmp_path, comm))
     assert record["identical"] and record["resumed"] and record["steps"] == STEPS
     assert math.isfinite(record["loss"]) and math.isfinite(record["score"])
+
+
+def test_a_program_trains_by_an_algorithm_selector_and_format_of_a_module(tmp_path, monkeypatch):
+    (tmp_path / "of_mine.py").write_text(
+        "from sparse_mpi.algorithms import TopkA\nfrom sparse_mpi.select import Exact\n"
+        "from sparse_mpi.wire import BFloat16, BitPacked\n"
+        "class Mine(TopkA): pass\nclass Largest(Exact): pass\nHALF = BitPacked(BFloat16())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    program, options = program_of("vgg")
+    options += [*OPTIONS, "--algo", "of_mine:Mine", "--selector", "of_mine:Largest", "--wire", "of_mine:HALF"]
+    (record, _) = World(2).run(lambda comm: trained_twice(program, options, tmp_path / "run", comm))
+    assert record["identical"] and record["resumed"] and record["steps"] == STEPS

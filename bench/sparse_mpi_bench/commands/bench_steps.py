@@ -21,7 +21,7 @@ from sparse_mpi.comm.base import local_rank
 from sparse_mpi.comm.consistency import same_on_all_ranks
 from sparse_mpi.predict.ways import BASELINE
 from sparse_mpi.reduction import SparseAllreduce
-from sparse_mpi.reduction.arguments import resolve_k
+from sparse_mpi.reduction.arguments import make_wire, resolve_k
 from sparse_mpi.reduction.laws import LawError
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.wire import WIRES
@@ -268,10 +268,10 @@ STEPS = Benchmark(
         option("--algorithms NAME", f"{SPELLINGS} (default: all)", values.algorithm, list(ALGORITHMS), nargs="+"),
         option(
             "--wires FORMAT",
-            f"formats of the messages, of algorithms that take one; {OWN}: each algorithm's own",
-            default=[OWN],
+            f"formats of the messages, of algorithms that take one: {', '.join(WIRES)}; {OWN}: each algorithm's own",
+            values.checked(lambda name: name == OWN or make_wire(name), "packed", "wire"),
+            [OWN],
             nargs="+",
-            choices=[OWN, *WIRES],
         ),
         bench_options.gradient,
         option("--density", "share of them that is sent", values.share, 0.01),

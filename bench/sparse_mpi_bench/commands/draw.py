@@ -17,7 +17,7 @@ from sparse_mpi_bench.figures import compare, draw_predict, draw_timeline, draw_
 Record = dict[str, Any]
 LINE = 0.2  # inches of a line of a title
 Figure = Callable[[Sequence[Record]], Any]
-PARTS = ("rates", "cases", "seconds")  # of a record or its jobs, by name: rates of a check, cases, rates of a race
+PARTS = ("results", "rates", "cases", "seconds")  # of a record or its jobs, by name: ways, rates of a check, cases, ...
 DESCRIPTION = """\
 Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,
 by the extension.
@@ -123,7 +123,7 @@ def add_parser(commands: Any) -> None:
     text = "where records have several figures (default: the first that fits): %(choices)s"
     parser.add_argument("--kind", choices=list(KINDS), metavar="NAME", help=text)
     parser.add_argument("--title", type=values.text, metavar="TEXT", help="the point of the figure, written above it")
-    text = "cases of bench sparse, or rates, to draw alone (default: all)"
+    text = "ways of bench steps, cases of bench sparse, or rates, to draw alone (default: all)"
     parser.add_argument("--only", type=values.text, nargs="+", default=[], metavar="NAME", help=text)
     parser.set_defaults(run=run)
 

@@ -17,7 +17,7 @@ from sparse_mpi.algorithms.base import DENSITY
 from sparse_mpi.checkpoint.manifest import NAME
 from sparse_mpi.cli.values import FIGURES, Parser, Value, folder, integer, new_folder, number
 from sparse_mpi.comm import conversion
-from sparse_mpi.reduction.arguments import usual_density
+from sparse_mpi.reduction.arguments import usual_density, words
 from sparse_mpi.training.adam_steps import TRAVELLING
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
@@ -205,7 +205,7 @@ def _fill_in(parser: ArgumentParser, args: Namespace, settings: Mapping[str, Set
             setattr(args, field.name, getattr(chosen, field.name))
     reduction.resolve_momentum(parser, args)
     if args.density is None and not amount:
-        args.density = usual_density(args.algo.partition(":")[0], args.momentum_by == TRAVELLING)
+        args.density = usual_density(words(args.algo)[0], args.momentum_by == TRAVELLING)
     if args.warmup_scales:
         args.warmup_epochs *= args.epochs / chosen.epochs
     for name in ("beta1", "beta2"):

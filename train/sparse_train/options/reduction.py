@@ -12,7 +12,7 @@ import sparse_mpi
 from sparse_mpi.cli import values
 from sparse_mpi.cli.values import integer, number, share
 from sparse_mpi.feedback import Feedback, LeakyFeedback
-from sparse_mpi.reduction.arguments import can_carry, spelled, takes
+from sparse_mpi.reduction.arguments import can_carry, make_selector, make_wire, spelled, takes
 from sparse_mpi.training.adam_steps import TRAVELLING
 from sparse_mpi.training.optimizer_rule import ARRIVAL, TAKING, fading
 from sparse_mpi.wire import WIRES
@@ -44,10 +44,11 @@ def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:
     text = "reduce as a plan says: auto measures before the first step which algorithm is fastest for which tensors; "
     text += "FILE is a plan made that way or by python -m sparse_mpi plan"
     add("--plan", type=values.Value(_plan, f"{AUTO} or a file", "auto"), metavar="auto | FILE", help=text)
-    text = "what picks the entries to send (default: the algorithm's own)"
-    add("--selector", choices=tuple(sparse_mpi.SELECTORS), help=text)
-    text = "message format: pairs as they are, or packed, their values rounded or not (default: the algorithm's own)"
-    add("--wire", choices=tuple(WIRES), help=text)
+    text = f"what picks the entries to send: {', '.join(sparse_mpi.SELECTORS)} (default: the algorithm's own)"
+    add("--selector", type=values.checked(make_selector, "dgc", "selector"), metavar="NAME", help=text)
+    text = f"message format: pairs as they are, or packed, their values rounded or not: {', '.join(WIRES)} "
+    text += "(default: the algorithm's own)"
+    add("--wire", type=values.checked(make_wire, "packed", "wire"), metavar="NAME", help=text)
     text = "who keeps what is not in the result (default: the algorithm's own)"
     add("--residual", choices=RESIDUALS, help=text)
     text = "rank of the matrices of a low-rank algorithm (default: 4)"

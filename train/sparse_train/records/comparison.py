@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_mpi.algorithms import ALGORITHMS
-from sparse_mpi.reduction.arguments import spelled
+from sparse_mpi.reduction.arguments import spelled, words
 from sparse_train.options.reduction import AUTO
 from sparse_train.packages import needed
 
@@ -28,7 +28,7 @@ LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
 
 def arguments(way: str) -> list[str]:
     """Return a way as the command line of a training program: its algorithm, and the program's other options."""
-    name, *given = way.split(":")
+    name, *given = words(way)
     own = [field.name for field in fields(ALGORITHMS[name])] if name in ALGORITHMS else []
     algorithm = [name, *(option for option in given if option.split("=")[0] in own)]
     others = [option for option in given if option not in algorithm]
