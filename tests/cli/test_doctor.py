@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
 
 from sparse_mpi.__main__ import main
-from sparse_mpi.cli.doctor import command, findings, first_step, probes
+from sparse_mpi.algorithms import ALGORITHMS
+from sparse_mpi.cli.doctor import command, facts, findings, first_step, probes
 from sparse_mpi.cli.doctor.findings import Finding
 from sparse_mpi.comm.runtime import LAUNCHERS
 
-from ..launch import launch, needs_mpi
+from ..launch import ROOT, launch, needs_mpi
 from ..prefork import copied
 
 HEALTHY = {
@@ -21,6 +25,8 @@ HEALTHY = {
     "cores": [0, 1],
     "threads": 1,
     "gpus": ["H, driver 1, 80 GiB"],
+    "network": ["ib0, InfiniBand at 100 Gb/sec", "eth0 at 10 Gbit/s"],
+    "transport": {"OMPI_MCA_btl": "^ofi"},
     "launcher": {"OMPI_COMM_WORLD_SIZE": "2"},
     "settings": {},
     "rank": 0,
@@ -32,6 +38,20 @@ HEALTHY = {
     "device pointers": False,
     "device pointers because": "nobody says so",
 }
+
+STEPS = """
+import sys
+from itertools import product
+import numpy as np, sparse_mpi
+from sparse_mpi.reduction.arguments import algorithm_spelled
+def rank(comm):
+    for name, n in product(sys.argv[1:], (2_000, 400_000)):
+        reducer = sparse_mpi.SparseAllreduce(n, density=0.02, comm=comm, algorithm=algorithm_spelled(name))
+        for step in range(3):
+            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(n, dtype=np.float32))
+for ranks in (2, 5):
+    sparse_mpi.World(ranks).run(rank)
+"""
 
 
 def job(*changes: dict) -> list[dict]:
@@ -75,6 +95,28 @@ def test_what_first_steps_show(monkeypatch, numba, error, says, remedy):
     assert (finding.grade == "broken") == bool(error)
 
 
+@pytest.mark.full("compiles all kernels, a minute")
+def test_what_is_compiled_is_all_that_a_job_needs(tmp_path):
+    """By the times of the caches' files: sums by all algorithms, and training, write none behind it."""
+    pytest.importorskip("numba")
+
+    def files():
+        return {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb?")}
+
+    def run(*words):
+        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    run("-m", "sparse_mpi", "doctor", "--compile")
+    compiled = files()
+    assert len(compiled) > 150
+    run("-c", STEPS, *ALGORITHMS, "oktopk:wire=packed+int8", "gtopk:wire=packed+bf16", "topka:selector=dgc")
+    for program in ("vgg", "gpt2"):
+        run(f"train/{program}.py", "--tiny", "--max-steps", "3", "--algo", "adtopk" if program == "vgg" else "elect")
+    assert files() == compiled
+
+
 def test_ranks_that_differ_are_named():
     ranks = job({}, {}, {"host": "b", "versions": HEALTHY["versions"] | {"numpy": "1.26"}})
     different = findings.versions(ranks)
@@ -109,6 +151,25 @@ def test_too_many_ranks_and_threads_for_a_host():
     told = {"settings": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1"}}
     (only,) = findings.cores(job(told, told, told))
     assert only.says == "1 of 2 usable cores; OMP_NUM_THREADS: 1"
+
+
+def test_networks_are_named_with_their_rates(tmp_path):
+    for name, of in {
+        "net/lo": {"operstate": "unknown"},
+        "net/eth0": {"operstate": "up", "speed": "25000"},
+        "net/eth1": {"operstate": "up", "speed": "-1"},
+        "net/eth2": {"operstate": "down"},
+        "ib/mlx5_0/ports/1": {"state": "4: ACTIVE", "rate": "100 Gb/sec (4X EDR)", "link_layer": "InfiniBand"},
+        "ib/mlx5_0/ports/2": {"state": "1: DOWN"},
+    }.items():
+        (tmp_path / name).mkdir(parents=True)
+        for file, text in of.items():
+            (tmp_path / name / file).write_text(f"{text}\n")
+    assert facts.interfaces(f"{tmp_path}/net/*") == ["eth0 at 25 Gbit/s", "eth1"]
+    assert facts.fabrics(f"{tmp_path}/ib/*/ports/*") == ["mlx5_0, InfiniBand at 100 Gb/sec (4X EDR)"]
+    alone, two = (findings.network(job(*of)).says for of in ([{}, {}], [{}, {"host": "b", "network": []}]))
+    assert alone.startswith("one host, MPI takes shared memory; for several: ib0, InfiniBand at 100 Gb/sec; eth0 at 10")
+    assert "2 hosts: ib0" in two and "none that is up (rank 1); variables of the transport: OMPI_MCA_btl=^ofi" in two
 
 
 def test_an_mpi_that_does_not_start(monkeypatch, capsys):

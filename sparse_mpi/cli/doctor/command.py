@@ -6,12 +6,16 @@ import argparse
 import json
 from typing import Any
 
+from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli import values
 from sparse_mpi.cli.doctor import findings, probes
 from sparse_mpi.cli.doctor.facts import facts
 from sparse_mpi.cli.doctor.findings import Finding
-from sparse_mpi.cli.doctor.first_step import DEFAULTS, first_step
+from sparse_mpi.cli.doctor.first_step import OPTIMIZERS, first_step
 from sparse_mpi.cli.records import versions
+from sparse_mpi.reduction.arguments import takes
+from sparse_mpi.select import SELECTORS
+from sparse_mpi.wire import WIRES
 
 MARKS = {"fine": " ", "advice": "*", "broken": "!"}
 
@@ -24,13 +28,14 @@ def add_parser(commands: Any) -> None:
         "as you run your program, under mpiexec or srun. The exit code is 1 only if something is broken for sure.",
     )
     parser.add_argument("--json", action="store_true", help="print facts of all ranks and findings as JSON")
-    text = "only compile the kernels of first steps by these algorithms (default: oktopk elect), once per installation"
+    text = "only compile the kernels of first steps by these algorithms, once per installation (default: all, formats "
+    text += "and selectors too, and optimizers if torch is installed)"
     parser.add_argument("--compile", nargs="*", type=values.algorithm, metavar="ALGORITHM", help=text)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    examined = examine() if args.compile is None else ([], [first_step(versions(), args.compile or DEFAULTS)])
+    examined = examine() if args.compile is None else ([], [_compiled(args.compile)])
     if examined is None:
         return 0
     ranks, found = examined
@@ -39,6 +44,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(render(found))
     return int(any(finding.grade == "broken" for finding in found))
+
+
+def _compiled(algorithms: list[str]) -> Finding:
+    if algorithms:
+        return first_step(versions(), algorithms)
+    formats = [f"topka:wire={name}" for name in WIRES]
+    selectors = [f"topka:selector={name}" for name in SELECTORS if takes("topka", "selector", name)]
+    return first_step(versions(), [*ALGORITHMS, *formats, *selectors], OPTIMIZERS)
 
 
 def examine() -> tuple[list[dict[str, Any]], list[Finding]] | None:
@@ -53,7 +66,7 @@ def examine() -> tuple[list[dict[str, Any]], list[Finding]] | None:
         if gathered is None:
             return None
         ranks, found = gathered, findings.launch(gathered)
-    here = [*findings.cores(ranks), first_step(ranks[0]["versions"]), findings.devices(ranks)]
+    here = [findings.network(ranks), *findings.cores(ranks), first_step(ranks[0]["versions"]), findings.devices(ranks)]
     return ranks, [findings.versions(ranks), *found, *here]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import platform
 import shutil
+from pathlib import Path
 from typing import Any
 
 from sparse_mpi.cli.launch.find import call
@@ -14,6 +16,7 @@ from sparse_mpi.kernels import threads
 
 SECONDS = 30.0  # for the program of a GPU's driver
 SETTINGS = ("OMP_NUM_THREADS", "OMPI_MCA_mpi_yield_when_idle", "SLURM_JOB_ID")
+TRANSPORTS = ("OMPI_MCA_pml", "OMPI_MCA_btl", "UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "GLOO_SOCKET_IFNAME")
 
 
 def facts(MPI: Any = None) -> dict[str, Any]:
@@ -25,6 +28,8 @@ def facts(MPI: Any = None) -> dict[str, Any]:
         "cores": sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1)),
         "threads": threads.limit(),
         "gpus": gpus(),
+        "network": [*fabrics(), *interfaces()],
+        "transport": {name: os.environ[name] for name in TRANSPORTS if name in os.environ},
         "launcher": {name: os.environ[name] for name in LAUNCHERS if name in os.environ},
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
@@ -47,6 +52,29 @@ def _of_mpi(MPI: Any) -> dict[str, Any]:
         "device pointers": takes,  # None: the variable that decides it is set to nonsense
         "device pointers because": because,
     }
+
+
+def fabrics(ports: str = "/sys/class/infiniband/*/ports/*") -> list[str]:
+    """Return device, kind and rate of every active port of InfiniBand or RoCE."""
+    found = []
+    for port in sorted(glob.glob(ports)):
+        if "ACTIVE" in _line(port, "state"):
+            found.append(f"{Path(port).parts[-3]}, {_line(port, 'link_layer')} at {_line(port, 'rate')}")
+    return found
+
+
+def interfaces(folders: str = "/sys/class/net/*") -> list[str]:
+    """Return name and rate of every interface of TCP that is up, but for the loopback."""
+    up = [of for of in sorted(glob.glob(folders)) if _line(of, "operstate") == "up"]
+    rates = {Path(of).name: _line(of, "speed") for of in up}  # Mbit/s; virtual ones tell none, or -1
+    return [f"{name} at {int(mbit) / 1e3:g} Gbit/s" if mbit.isdigit() else name for name, mbit in rates.items()]
+
+
+def _line(folder: str, file: str) -> str:
+    try:
+        return Path(folder, file).read_text().strip()
+    except OSError:
+        return ""
 
 
 def gpus() -> list[str]:

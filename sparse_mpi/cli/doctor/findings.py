@@ -94,6 +94,14 @@ def cores(ranks: Facts) -> list[Finding]:
     return found
 
 
+def network(ranks: Facts) -> Finding:
+    hosts = len({rank["host"] for rank in ranks})
+    names = said(["; ".join(rank["network"]) or "none that is up" for rank in ranks])
+    told = said([" ".join(f"{name}={value}" for name, value in rank["transport"].items()) or "unset" for rank in ranks])
+    way = "one host, MPI takes shared memory; for several" if hosts == 1 else f"{hosts} hosts"
+    return Finding("network", f"{way}: {names}; variables of the transport: {told}")
+
+
 def devices(ranks: Facts) -> Finding:
     text = said(["; ".join(rank["gpus"]) or "none" for rank in ranks])
     if text == "none" or all("cupy" in rank["versions"] for rank in ranks):
