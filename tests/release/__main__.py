@@ -24,7 +24,7 @@ from .recipes import CONDA, SPACK, filled
 from .smoke import KINDS, smoke
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-TOOLS = ("build", "twine", "setuptools>=70.1")
+TOOLS = ("build", "twine", "setuptools>=77")
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def tried(folder: Path, pythons: Sequence[str], kinds: Sequence[str], out: Path 
     for version in pythons:
         python = find_python(version)
         for kind in kinds:
-            outcome = attempt(folder / f"{version}-{kind}", python, built.wheel, kind)
+            outcome = attempt(folder / f"{version}-{kind}", python, built, kind)
             found.append({"python": version, "extras": kind} | outcome)
             print(
                 *(found[-1][name] for name in ("python", "extras", "outcome")), outcome.get("because", ""), flush=True
@@ -73,12 +73,12 @@ def distributions(folder: Path) -> Built:
     return built
 
 
-def attempt(folder: Path, python: Path | None, wheel: Path, kind: str) -> dict[str, Any]:
+def attempt(folder: Path, python: Path | None, built: Built, kind: str) -> dict[str, Any]:
     """Return what came of one environment, which is removed again."""
     if python is None:
         return {"outcome": "not tried", "because": "there is no such Python here"}
     try:
-        return {"outcome": "passed"} | smoke(Environment(folder, python), wheel, kind)
+        return {"outcome": "passed"} | smoke(Environment(folder, python), built.wheel, built.bench, kind)
     except Failed as problem:
         return {"outcome": "failed", "because": str(problem).replace(str(folder), "ENV")}
     finally:

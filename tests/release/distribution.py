@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -20,6 +21,7 @@ PATIENCE = 300.0
 class Built(NamedTuple):
     sdist: Path
     wheel: Path
+    bench: Path  # the wheel of the workbench
 
 
 def build(tools: Environment, folder: Path) -> Built:
@@ -31,7 +33,9 @@ def build(tools: Environment, folder: Path) -> Built:
     tree = copy(folder / "tree")
     tools.run("-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(tree), seconds=PATIENCE)
     (sdist,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
-    return Built(sdist, wheel)
+    workbench = ("--no-isolation", "--wheel", "--outdir", str(folder / "bench"), str(tree / "bench"))
+    tools.run("-m", "build", *workbench, seconds=PATIENCE)
+    return Built(sdist, wheel, next((folder / "bench").glob("*.whl")))
 
 
 def check(tools: Environment, built: Built) -> None:
@@ -42,12 +46,17 @@ def check(tools: Environment, built: Built) -> None:
         names = set(wheel.namelist())
         info = next(name for name in names if name.endswith(".dist-info/METADATA")).partition("/")[0]
         entries = wheel.read(f"{info}/entry_points.txt").decode()
+        described = wheel.read(f"{info}/METADATA").decode()
     _same("the wheel", {name for name in names if not name.startswith(f"{info}/")}, library)
     if not any(name.startswith(f"{info}/") and name.endswith("/LICENSE") for name in names) or SCRIPT not in entries:
         raise Failed("the wheel lacks its license or the command sparse-mpi")
+    if relative := re.findall(r"\]\((?!https?:)[^)]*\)", described):
+        raise Failed(f"the description has links into the checkout: {relative[:5]}")
+    if "License-Expression: MIT" not in described:
+        raise Failed("the wheel names no license by SPDX")
     with tarfile.open(built.sdist) as sdist:
         inside = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}
-    needed = {"LICENSE", "README.md", "pyproject.toml", "setup.cfg", "PKG-INFO"}
+    needed = {"LICENSE", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "PKG-INFO"}
     own = {name for name in inside if not name.startswith(f"{PACKAGE}.egg-info/")}
     _same("the sdist", own - (BESIDE - needed), library | needed)
 

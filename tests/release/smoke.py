@@ -18,8 +18,8 @@ NO_MPI = "mpi4py finds no MPI library"
 WORLD = Path(__file__).with_name("sum_in_world.py")
 
 
-def smoke(environment: Environment, wheel: Path, kind: str) -> dict[str, Any]:
-    """Install the wheel with extras, try it, and return versions and the seconds of each step.
+def smoke(environment: Environment, wheel: Path, bench: Path, kind: str) -> dict[str, Any]:
+    """Install the wheels with extras, try them, and return versions and the seconds of each step.
 
     Raises:
         Failed: a step did not do what it should.
@@ -29,7 +29,7 @@ def smoke(environment: Environment, wheel: Path, kind: str) -> dict[str, Any]:
     extras = "" if kind == NONE else f"[{kind}]"
 
     def installed() -> None:
-        environment.install(f"{wheel}{extras}")
+        environment.install(f"{wheel}{extras}", str(bench))
         environment.run("-m", "pip", "check", seconds=60)
 
     def summed() -> None:
@@ -38,7 +38,8 @@ def smoke(environment: Environment, wheel: Path, kind: str) -> dict[str, Any]:
     with_mpi: dict[str, Callable[[], None]] = {"ten lines": lambda: _ten_lines(environment)}
     without = {"says what is missing": lambda: _missing(environment)}
     steps = {"install": installed, "one sum in World": summed, **(without if kind == NONE else with_mpi)}
-    for name, step in {**steps, "doctor": lambda: _doctor(environment, kind)}.items():
+    steps |= {"doctor": lambda: _doctor(environment, kind), "bench": lambda: _bench(environment)}
+    for name, step in steps.items():
         began = perf_counter()
         try:
             step()
@@ -55,6 +56,13 @@ def _ten_lines(environment: Environment) -> None:
     said = sorted(re.findall(r"rank (\d) sent", done.stdout))
     if done.returncode or said != list("0123"):
         raise Failed(f"status {done.returncode}, ranks {said} spoke: {done.stderr.strip()[-500:]}")
+
+
+def _bench(environment: Environment) -> None:
+    words = ("bench", "volume", "--algorithms", "oktopk", "--n", "1000", "--ranks", "2", "--steps", "2")
+    done = environment.call("sparse-mpi", *words, seconds=120)
+    if done.returncode or "oktopk" not in done.stdout:
+        raise Failed(f"status {done.returncode}: {done.stderr.strip()[-500:]}")
 
 
 def _missing(environment: Environment) -> None:

@@ -26,12 +26,12 @@ NEEDED = dict(line.split(">=") for line in setup["options"]["install_requires"].
 OLDEST = setup["options"]["python_requires"].removeprefix(">=")
 DOCKERFILE = (ROOT / "packaging" / "Dockerfile").read_text()
 DEFINITION = (ROOT / "packaging" / "sparse_mpi.def").read_text()
-SOURCES = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml", "setup.cfg", "sparse_mpi")
+SOURCES = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml", "setup.cfg", "setup.py", "sparse_mpi")
 WORKFLOWS = {file.stem: yaml.safe_load(file.read_text()) for file in (ROOT / ".github/workflows").glob("*.yml")}
 
 
 def test_the_wheel_has_the_library_alone_and_says_where_the_project_is_and_on_what_it_runs(tmp_path):
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     for part in ("sparse_mpi", "train", "tests"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -48,6 +48,7 @@ def test_the_wheel_has_the_library_alone_and_says_where_the_project_is_and_on_wh
     assert all(link.startswith(links["Source"]) for name, link in links.items() if name in ("Changelog", "Issues"))
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (cited["repository-code"], cited["url"]) == (links["Source"], links["Documentation"])
+    assert said["License-Expression"] == "MIT" and "](docs/" not in str(said.get_payload())
     classifiers = said.get_all("Classifier")
     assert "Typing :: Typed" in classifiers and said["Requires-Python"] == f">={OLDEST}" == f">={VERSIONS[0]}"
     pythons = [found[1] for found in map(re.compile(r"Programming .*:: (3\.\d+)$").match, classifiers) if found]
@@ -65,7 +66,7 @@ def test_the_recipe_for_conda_forge_is_what_setup_cfg_says(tmp_path):
     assert recipe["build"]["noarch"] == "python" and recipe["build"]["python"]["entry_points"] == commands
     assert (recipe["about"]["summary"], recipe["about"]["license"]) == (
         setup["metadata"]["description"],
-        setup["metadata"]["license"],
+        yaml.safe_load((ROOT / "CITATION.cff").read_text())["license"],
     )
     for name in recipe["tests"][1]["files"]["recipe"]:
         assert (ROOT / CONDA.parent / name).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from configparser import ConfigParser
 
 from packaging.version import Version
 
@@ -21,3 +22,10 @@ def test_changelog_and_citation_have_this_version():
         f"## [{version}]"
     )
     assert f"\nversion: {version}\n" in cited and f"\ndate-released: {date}\n" in cited
+
+
+def test_the_workbench_has_this_version_and_requires_it():
+    setup = ConfigParser()
+    setup.read(ROOT / "bench" / "setup.cfg")
+    assert setup["metadata"]["version"] == sparse_mpi.__version__
+    assert f"sparse_mpi=={sparse_mpi.__version__}" in setup["options"]["install_requires"].split()
