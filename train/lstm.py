@@ -1,10 +1,10 @@
 """Train an LSTM on speech or on text: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/lstm.py --data espeak                 SYNTHETIC speech, 5 layers of 800
-mpiexec -n 4 python train/lstm.py --tiny                        a little of it, a small model, in seconds
-srun -n 32 python train/lstm.py --data an4 --data-dir ~/audio   speech, settings published for Ok-Topk
-mpiexec -n 4 python train/lstm.py --task text                   the Python reference, 2 layers of 500
-srun -n 8 python train/lstm.py --data wikitext-2                text, as published for ADTopk
+mpiexec -n 4 python train/lstm.py --data espeak                           SYNTHETIC speech, 5 layers of 800
+mpiexec -n 4 python train/lstm.py --tiny                                  a little of it, a small model, in seconds
+srun --mpi=pmix -n 32 python train/lstm.py --data an4 --data-dir ~/audio  speech, settings published for Ok-Topk
+mpiexec -n 4 python train/lstm.py --task text                             the Python reference, 2 layers of 500
+srun --mpi=pmix -n 8 python train/lstm.py --data wikitext-2               text, as published for ADTopk
 
 Options differ with the task: --task text --help lists the ones of text.
 """

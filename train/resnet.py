@@ -1,9 +1,9 @@
 """Train a ResNet on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/resnet.py                                      ResNet-20, digits, Elect, density 2.75 %
-srun -n 4 python train/resnet.py --data cifar10 --data-dir ~/datasets    ResNet-20 as published
-srun -n 8 python train/resnet.py --data cifar100 --data-dir ~/datasets   ResNet-50 as published for ADTopk
-srun -n 8 python train/resnet.py --data imagenet --data-dir ~/imagenet   ResNet-152 likewise
+mpiexec -n 4 python train/resnet.py  ResNet-20, digits, Elect, density 2.75 %
+srun --mpi=pmix -n 4 python train/resnet.py --data cifar10 --data-dir ~/datasets   ResNet-20 as published
+srun --mpi=pmix -n 8 python train/resnet.py --data cifar100 --data-dir ~/datasets  ResNet-50 as published for ADTopk
+srun --mpi=pmix -n 8 python train/resnet.py --data imagenet --data-dir ~/imagenet  ResNet-152 likewise
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Train a transformer to predict the next word: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/transformer.py                                    a small one, the Python reference
-srun -n 8 python train/transformer.py --data wikitext-2 --data-dir ~/texts  as published for ADTopk
+mpiexec -n 4 python train/transformer.py                                               a small one, the Python reference
+srun --mpi=pmix -n 8 python train/transformer.py --data wikitext-2 --data-dir ~/texts  as published for ADTopk
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train VGG-16 on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/vgg.py                                     digits, Elect, density 2.75 %
-mpiexec -n 4 python train/vgg.py --tiny                              a slim VGG, in seconds
-srun -n 16 python train/vgg.py --data cifar10 --data-dir ~/datasets  settings published for Ok-Topk
+mpiexec -n 4 python train/vgg.py                                                digits, Elect, density 2.75 %
+mpiexec -n 4 python train/vgg.py --tiny                                         a slim VGG, in seconds
+srun --mpi=pmix -n 16 python train/vgg.py --data cifar10 --data-dir ~/datasets  settings published for Ok-Topk
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train a Vision Transformer on images: a replica on every MPI rank, gradients reduced sparsely.
 
-mpiexec -n 4 python train/vit.py                                     4 layers, digits, Elect, density 2.75 %
-srun -n 8 python train/vit.py --data cifar10 --data-dir ~/datasets   6 layers, patches of 4 x 4
-srun -n 8 python train/vit.py --data imagenet --data-dir ~/imagenet  ViT-Base/16
+mpiexec -n 4 python train/vit.py                                                4 layers, digits, Elect, density 2.75 %
+srun --mpi=pmix -n 8 python train/vit.py --data cifar10 --data-dir ~/datasets   6 layers, patches of 4 x 4
+srun --mpi=pmix -n 8 python train/vit.py --data imagenet --data-dir ~/imagenet  ViT-Base/16
 """
 
 from __future__ import annotations

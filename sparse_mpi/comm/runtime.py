@@ -60,7 +60,8 @@ def refuse_singletons(size: int) -> None:
         raise RuntimeError(
             f"MPI started as singletons under a launcher that is not MPI's: {', '.join(several)}, but "
             f"MPI.COMM_WORLD.size is 1; start with the mpiexec of the MPI that "
-            f"`python -m mpi4py --mpi-lib-version` names, or under Slurm with srun's --mpi for it"
+            f"`python -m mpi4py --mpi-lib-version` names, or under Slurm with "
+            "srun --mpi=pmix for Open MPI, srun --mpi=pmi2 for MPICH"
         )
 
 

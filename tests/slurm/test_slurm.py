@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3 * SECONDS)]
 def test_ranks_that_do_not_know_of_each_other_are_told_what_to_do(queue):
     done = queue.run("srun", "--mpi=none", "-n", "2", "python", "train/vgg.py", "--tiny", "--max-steps", "1")
     assert done.returncode != 0
-    assert "singletons" in done.stderr and "srun's --mpi" in done.stderr and "Traceback" not in done.stderr
+    assert "singletons" in done.stderr and "srun --mpi=pmix" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.thin(0, name=("vgg",))
@@ -33,6 +33,12 @@ def test_the_job_of_a_program_trains(queue, name):
     if not (ROOT / "train" / f"{name}.py").exists():
         pytest.skip(f"train/{name}.py is not there")
     printed = queue.finish("--nodes=2", f"slurm/{name}.sbatch", "--tiny", "--max-steps", "3", "--no-progress")
+    assert "replicas identical, 3 steps" in printed, printed
+
+
+@more_than_one_job
+def test_a_program_is_tried_in_ten_minutes_of_a_part_of_nodes(queue):
+    printed = queue.finish("slurm/smoke.sbatch", "gpt2", "--max-steps", "3", "--no-progress")
     assert "replicas identical, 3 steps" in printed, printed
 
 
@@ -105,6 +111,20 @@ def test_a_job_goes_on_where_it_was_interrupted(queue):
 
 
 @more_than_one_job
+@pytest.mark.timeout(5 * SECONDS)
+def test_a_job_whose_rank_is_killed_goes_back_to_the_queue_and_on_from_its_checkpoint(queue):
+    options = ["--tiny", "--epochs", "10000", "--max-steps", "400", "--checkpoint-every", "20", "--log-every", "1"]
+    job = queue.submit("--nodes=2", "slurm/vgg.sbatch", *options, "--no-progress")
+    records = queue.folder / "runs" / f"vgg-{job}" / "metrics.jsonl"
+    queue.wait(job, lambda: records.exists() and records.read_text().count('"step"') > 40)
+    os.kill({int(rank): pid for pid, rank in ranks_of(f"--out\0runs/vgg-{job}\0", "SLURM_PROCID")}[1], signal.SIGKILL)
+    queue.wait(job, lambda: queue.state(job) == "COMPLETED")
+    printed = queue.output(job)
+    assert "back to the queue" in printed and re.search(r"resuming from .*step", printed), printed
+    assert "start 2" in printed and "replicas identical, 400 steps" in printed, printed
+
+
+@more_than_one_job
 def test_a_job_goes_on_where_a_rank_is_killed(queue, monkeypatch):
     """Open MPI's own mpirun in the allocation: srun would end the step."""
     monkeypatch.setitem(queue.environment, "CLUSTER_LAUNCH", "mpirun --with-ft ulfm --mca coll ^han,cuda")
@@ -127,12 +147,12 @@ def test_a_job_goes_on_where_a_rank_is_killed(queue, monkeypatch):
     assert [(event["lost"], event["ranks"]) for event in events() if event["event"] == "loss"] == [([2], 3)]
 
 
-def ranks_of(words: str) -> Iterator[tuple[int, str]]:
-    """Yield the processes of a job of Open MPI whose command has these words, with their ranks."""
+def ranks_of(words: str, variable: str = "OMPI_COMM_WORLD_RANK") -> Iterator[tuple[int, str]]:
+    """Yield the processes of a job whose command has these words, with their ranks."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
             variables = dict(line.partition("=")[::2] for line in (place / "environ").read_text().split("\0"))
-            if words in (place / "cmdline").read_text() and "OMPI_COMM_WORLD_RANK" in variables:
-                yield int(place.name), variables["OMPI_COMM_WORLD_RANK"]
+            if words in (place / "cmdline").read_text() and variable in variables:
+                yield int(place.name), variables[variable]
         except (OSError, UnicodeDecodeError):  # it has ended, or is another's
             continue

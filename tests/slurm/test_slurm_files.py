@@ -18,7 +18,7 @@ JOBS = sorted((ROOT / "slurm").glob("*.sbatch"))
 PBS = sorted((ROOT / "pbs").glob("*.pbs"))
 SHELL = sorted([*JOBS, *(ROOT / "slurm").glob("*.sh"), *PBS])
 SHELLCHECK = shutil.which("shellcheck")
-TRAINED = {job.stem: re.search(r"train\.sh (\S+) (\S+)", job.read_text()) for job in JOBS}
+TRAINED = {job.stem: re.search(r"train\.sh (\w+) (\S+)", job.read_text()) for job in JOBS}
 ANALYSES = {"gradients", "study"}  # no jobs of many nodes
 STARTED = {
     file.stem for file in (ROOT / "train").glob("*.py") if '__name__ == "__main__"' in file.read_text()
