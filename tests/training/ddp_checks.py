@@ -7,19 +7,22 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from sparse_mpi.ddp import SparseState, sparse_hook
+from sparse_mpi.integrations.torch_checkpoint import TrainingState
 
 from .calls import SGD, SMALL, WHOLE, AdamW, Call
 from .check_door import MISTAKES, Ground, check, some
-from .doors import Hooked, Trainee
+from .doors import Hooked, Local, Trainee
 from .nets import Net
 
 DDP = ("ddp",)
@@ -334,3 +337,41 @@ def among_the_ranks_of_mpi(folder: Any) -> None:
         assert words(rank, size - 1 - rank) in said and "initialise it with the rank and size of MPI.COMM" in said, said
     dist.destroy_process_group()
     join(folder / "store", rank, size)
+
+
+def of_torch(trainee: Trainee, folder: Path | None = None) -> dict[str, TrainingState]:
+    optimizer = None if isinstance(trainee, Local) else trainee.optimizer
+    return {"training": TrainingState(trainee.net, optimizer, trainee.verbs, folder and str(folder))}
+
+
+KEPT = [(door, kind) for kind in ("momentum", "adamw") for door in ("optimizer", "ddp", "local")]
+
+
+@check(DDP, {f"{door} {kind}": some(door=door, optimizer=kind) for door, kind in KEPT})
+def checkpoints_of_torch_are_equal_to_our_own(ground: Ground, door: str, **how: Any) -> None:
+    """On the same ranks to the bit; on fewer as by the door's own verbs."""
+    (folder := ground.folder / f"torch {door} {how}").mkdir(exist_ok=True)
+    straight = ground(door=door, **how).steps(range(5))
+    straight.zero_grad(True)
+    checkpoint.save(of_torch(straight), checkpoint_id=folder / "torch")
+    straight.save(folder)
+
+    def loaded(given: Any, ours: bool) -> Trainee:
+        new = ground(given, door, **how)
+        with torch.no_grad():
+            for parameter in new.parameters:
+                parameter.add_(1.0)
+        if ours:
+            new.load(folder, ground.comm.size)
+        else:
+            state = of_torch(new, folder / "torch")
+            checkpoint.load(state, checkpoint_id=folder / "torch", process_group=given)
+        return new
+
+    for ranks in (ground.comm.size, ground.comm.size - 1):
+        given = dist.new_group(range(ranks))
+        if ground.comm.rank < ranks:
+            ends = [loaded(given, ours).steps(range(5, 9)) for ours in (True, False)]
+            ends += [straight.steps(range(5, 9))] if ranks == ground.comm.size else []
+            assert all(np.array_equal(end.weights(), ends[0].weights()) for end in ends)
+            assert all(np.array_equal(end.owed(), ends[0].owed()) for end in ends)
