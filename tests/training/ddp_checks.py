@@ -347,7 +347,11 @@ def of_torch(trainee: Trainee, folder: Path | None = None) -> dict[str, Training
 KEPT = [(door, kind) for kind in ("momentum", "adamw") for door in ("optimizer", "ddp", "local")]
 
 
-@check(DDP, {f"{door} {kind}": some(door=door, optimizer=kind) for door, kind in KEPT})
+@check(
+    DDP,
+    {f"{door} {kind}": some(door=door, optimizer=kind) for door, kind in KEPT}
+    | {"elect": some(door="ddp", optimizer="adamw", algorithm="elect")},
+)
 def checkpoints_of_torch_are_equal_to_our_own(ground: Ground, door: str, **how: Any) -> None:
     """On the same ranks to the bit; on fewer as by the door's own verbs."""
     (folder := ground.folder / f"torch {door} {how}").mkdir(exist_ok=True)
