@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.optim import Optimizer
 
 from sparse_mpi.training.broadcasts import packed, unpacked
+from sparse_mpi.training.door import Door
 
 RANK = re.compile(r"(?:.*\.)?rank (\d+) of (\d+)")  # keys of what a rank owes, behind that of the training
 
@@ -39,20 +40,20 @@ class TrainingState(Stateful):
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer | None, door: Any, reader: StorageReader | str | None = None
+        self, model: nn.Module, optimizer: Optimizer | None, door: Door, reader: StorageReader | str | None = None
     ) -> None:
         self._model, self._optimizers = model, [] if optimizer is None else [optimizer]
         self._door, self._reader = door, FileSystemReader(reader) if isinstance(reader, str) else reader
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return this rank's part; with a ``reader``, room for the states of saved ranks that this one takes over."""
         model, optimizer = get_state_dict(self._model, self._optimizers)
-        shared = {"model": model, "optimizer": optimizer} if self._optimizers else {"model": model}
+        shared: dict[str, object] = {"model": model, "optimizer": optimizer} if self._optimizers else {"model": model}
         comm = self._door.comm
         if self._reader is None:
             own = from_numpy(packed(self._door.state_dict()).copy())
             return shared | {f"rank {comm.rank} of {comm.size}": own}
-        known: dict[str, Any] = self._reader.read_metadata().state_dict_metadata
+        known: Any = self._reader.read_metadata().state_dict_metadata
         saved = {match[0]: match for match in map(RANK.fullmatch, known) if match}
         if not saved:
             raise ValueError(f"reader must be a checkpoint with a TrainingState, got {self._reader}")

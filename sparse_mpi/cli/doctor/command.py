@@ -10,7 +10,7 @@ from sparse_mpi.algorithms import ALGORITHMS
 from sparse_mpi.cli import values
 from sparse_mpi.cli.doctor import findings, probes
 from sparse_mpi.cli.doctor.facts import facts
-from sparse_mpi.cli.doctor.findings import Finding
+from sparse_mpi.cli.doctor.findings import Facts, Finding
 from sparse_mpi.cli.doctor.first_step import OPTIMIZERS, first_step
 from sparse_mpi.cli.records import versions
 from sparse_mpi.reduction.arguments import takes
@@ -54,7 +54,7 @@ def _compiled(algorithms: list[str]) -> Finding:
     return first_step(versions(), [*ALGORITHMS, *formats, *selectors], OPTIMIZERS)
 
 
-def examine() -> tuple[list[dict[str, Any]], list[Finding]] | None:
+def examine() -> tuple[Facts, list[Finding]] | None:
     """Return the facts of all ranks and the findings, on rank 0; None on the others. Starts MPI."""
     ranks = [facts()]
     if not ranks[0]["launcher"] and (failure := probes.start_mpi()):

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
 from sparse_mpi.cli.doctor.findings import MOST_NAMED, Finding
 from sparse_mpi.cli.progress import progress
+from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
 from sparse_mpi.reduction import SparseAllreduce
 from sparse_mpi.reduction.arguments import can_carry, spelled
@@ -54,7 +54,7 @@ def first_step(
 def make_steps(algorithm: str) -> None:
     name, options = spelled(algorithm)
 
-    def rank(comm: Any) -> None:
+    def rank(comm: Comm) -> None:
         draw = np.random.default_rng(comm.rank)
         moments = (None, 0.999) if can_carry(name, options) else (None,)  # without, and with Adam's beta
         for size, moment in product(SIZES, moments):
@@ -69,12 +69,12 @@ def make_steps(algorithm: str) -> None:
 def train_steps(optimizer: str) -> None:
     import torch
 
-    from sparse_mpi.optim import DistributedOptimizer
+    import sparse_mpi  # as a program does
 
-    def rank(comm: Any) -> None:
+    def rank(comm: object) -> None:
         model = torch.nn.Linear(SIZES[-1] >> 8, 1 << 8)
         plain = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3, **OPTIMIZERS[optimizer])
-        distributed = DistributedOptimizer(plain, model.named_parameters(), comm=comm)
+        distributed = sparse_mpi.optim.DistributedOptimizer(plain, model.named_parameters(), comm=comm)
         for _ in range(2):
             distributed.zero_grad()
             model(torch.randn(2, SIZES[-1] >> 8)).square().mean().backward()
