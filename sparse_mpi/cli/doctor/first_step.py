@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -12,6 +12,8 @@ from time import perf_counter
 import numpy as np
 
 from sparse_mpi.cli.doctor.findings import MOST_NAMED, Finding
+from sparse_mpi.cli.launch.environment import outside_of_jobs
+from sparse_mpi.cli.launch.find import call, reason
 from sparse_mpi.cli.progress import progress
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.world import World
@@ -21,7 +23,26 @@ from sparse_mpi.reduction.arguments import can_carry, spelled
 SIZES = (3_000, 1 << 16, (1 << 20) + (1 << 14))  # for a sort, for a threshold from a sample, and from a histogram
 RANKS = (2, 3)  # pairs are merged by kernels of their own
 DEFAULTS = ("oktopk", "elect")  # the algorithms of `SparseAllreduce` and of `DistributedOptimizer`
-OPTIMIZERS = {"SGD": {"momentum": 0.9, "weight_decay": 0.1}, "AdamW": {}}  # of torch, with arguments beside the rate
+OPTIMIZERS = ("SGD", "AdamW")  # of torch
+PROGRAM = """
+import logging, sys, torch
+from sparse_mpi import World
+from sparse_mpi.optim import DistributedOptimizer
+
+def rank(comm):
+    model = torch.nn.Linear(1 << 12, 1 << 8)
+    own = {"SGD": {"momentum": 0.9, "weight_decay": 0.1}}.get(sys.argv[1], {})
+    plain = getattr(torch.optim, sys.argv[1])(model.parameters(), lr=1e-3, **own)
+    optimizer = DistributedOptimizer(plain, model.named_parameters(), comm=comm)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(2, 1 << 12)).square().mean().backward()
+        optimizer.step()
+
+logging.disable(logging.INFO)
+World(2).run(rank)
+"""
+SECONDS = 300.0  # for the program
 
 
 def first_step(
@@ -67,21 +88,7 @@ def make_steps(algorithm: str) -> None:
 
 
 def train_steps(optimizer: str) -> None:
-    import torch
-
-    import sparse_mpi  # as a program does
-
-    def rank(comm: object) -> None:
-        model = torch.nn.Linear(SIZES[-1] >> 8, 1 << 8)
-        plain = getattr(torch.optim, optimizer)(model.parameters(), lr=1e-3, **OPTIMIZERS[optimizer])
-        distributed = sparse_mpi.optim.DistributedOptimizer(plain, model.named_parameters(), comm=comm)
-        for _ in range(2):
-            distributed.zero_grad()
-            model(torch.randn(2, SIZES[-1] >> 8)).square().mean().backward()
-            distributed.step()
-
-    logging.disable(logging.INFO)  # what training says of momentum is not about this installation
-    try:
-        World(2).run(rank)
-    finally:
-        logging.disable(logging.NOTSET)
+    """Run `PROGRAM` with an optimizer of torch, in a process of its own as programs are."""
+    done = call([sys.executable, "-c", PROGRAM, optimizer], outside_of_jobs(os.environ), SECONDS)
+    if done.returncode:
+        raise RuntimeError(reason(done))
