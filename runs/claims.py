@@ -29,6 +29,7 @@ TAKEN: dict[str, Callable[[list[float]], list[float]]] = {
     "inverse": lambda values: [1 / value for value in values],
     "median": lambda values: [statistics.median_high(values)],
     "most": lambda values: [max(values)],
+    "mean": lambda values: [statistics.fmean(values)],
     "ends": lambda values: [min(values), max(values)],
 }
 PROGRAMS = ("mpiexec", "g++")
