@@ -48,7 +48,7 @@ class MiCRO(Algorithm):
 
     Args:
         slack: a rank chooses at least its share of k divided by this, and at most its share times this.
-        block: neighbouring elements that are in one part.
+        block: number of neighbouring elements in one part.
     """
 
     traits: ClassVar[Traits] = Traits(exact_order=False)

@@ -12,7 +12,7 @@ from sparse_mpi.comm.base import MEMBERS, Comm
 from sparse_mpi.comm.runtime import TORCHRUN, ranks_of_mpi, refuse_torchrun, require_mpi
 
 TRANSPORTS = ("mpi", "nccl")
-_KINDS: set[type] = set()  # of `Comm`, as far as they have been seen: to look at all members takes 20 us
+_KINDS: set[type] = set()  # types known to be `Comm`: a look at all members takes 20 us
 
 
 class MissingMPI(RuntimeError):
@@ -126,7 +126,7 @@ def _over_mpi(comm: object = None) -> Comm:
     require_mpi(MPI)
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        return MPIComm(comm)  # which raises TypeError
+        return MPIComm(comm)  # raises TypeError
     made: Any = comm.Get_attr(_attribute())
     if made is None:
         made = MPIComm(comm)
@@ -136,7 +136,7 @@ def _over_mpi(comm: object = None) -> Comm:
 
 @cache
 def _attribute() -> int:
-    """Return the attribute key of the `MPIComm` of a communicator: freed with it, not inherited by duplicates."""
+    """Return MPI's attribute key of an `MPIComm`: freed with the communicator, not inherited by duplicates."""
     from mpi4py import MPI
 
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, made: made.free())

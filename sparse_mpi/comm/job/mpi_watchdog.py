@@ -46,7 +46,7 @@ class MPIWatchdog(Watchdog):
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, CallSite] = {}
         self.dying: set[int] = set()  # other ranks with an uncaught exception
-        self._sending: list[Any] = []  # until the end: a few numbers, once or twice in a job
+        self._sending: list[Any] = []  # messages of a few numbers, kept to the end; one or two in a job
         WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
@@ -144,7 +144,7 @@ class MPIWatchdog(Watchdog):
             time.sleep(POLL / 25)
         with suppress(self._mpi.Exception):
             self._comm.Abort(1)
-        os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
+        os._exit(1)  # MPI may leave this rank alive where ranks survive the loss of others
 
     def announce_end(self, dying: bool = False) -> None:
         """Send all other ranks the number of this rank's calls, as it has ended; or that it is ``dying``."""

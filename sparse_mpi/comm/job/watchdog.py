@@ -44,7 +44,7 @@ def wants_watchdog(limit: float) -> bool:
 
 
 class Watchdog(ABC):
-    closed = False  # whether it need not be polled any more
+    closed = False  # True: it need not be polled any more
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank: int = rank
@@ -61,7 +61,7 @@ class Watchdog(ABC):
         return
 
     def all_ended(self) -> Callable[[], bool]:
-        """Return a function that says whether the programs of all ranks have ended, or need not be waited for."""
+        """Return a function that tells if the programs of all ranks have ended, or need not be waited for."""
         return lambda: True
 
     def others(self, site: CallSite) -> list[int]:
@@ -95,7 +95,6 @@ class WatchdogThread:
             atexit.register(self.end)
 
     def remove(self, watchdog: Watchdog) -> bool:
-        """Return whether it was still polled."""
         with self._polling:
             before, self._watchdogs = self._watchdogs, [one for one in self._watchdogs if one is not watchdog]
             return watchdog in before
@@ -123,7 +122,7 @@ class WatchdogThread:
             time.sleep(POLL / 250)  # 1 ms
 
     def end(self, kind: type = Watchdog) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and poll watchdogs of ``kind`` no more."""
+        """Wait until the programs of all ranks have ended, as MPI will, and stop polling watchdogs of ``kind``."""
         ending = [one for one in self._watchdogs if isinstance(one, kind)]
         self.wait(ending)
         for watchdog in ending:
