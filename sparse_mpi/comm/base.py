@@ -43,6 +43,7 @@ class Traffic:
     calls: list[tuple[float, float]] | None = field(default=None, compare=False, repr=False)
 
     def copy(self) -> Traffic:
+        """Return the counters as they are now, without ``calls``."""
         return Traffic(*COUNTERS(self))
 
     def __add__(self, other: Traffic) -> Traffic:

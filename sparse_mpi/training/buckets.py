@@ -59,15 +59,14 @@ class Buckets(ReplicatedState):
         self._of: dict[Tensor, Bucket] = {}
 
     def of(self, parameter: Tensor) -> Bucket | None:
-        """Return the bucket of a parameter, or None if it has none."""
         return self._of.get(parameter)
 
     def settled(self, bucket: Bucket) -> bool:
-        """Return True if all gradients of a bucket have been seen, so that none leaves any more."""
+        """Tell if all gradients of a bucket have been seen, so that none leaves any more."""
         return not self.unseen or self.unseen.keys().isdisjoint(bucket.parameters)
 
     def new(self, own: Collection[Tensor]) -> dict[str, Tensor]:
-        """Return those of the optimizer's ``own`` parameters, by name, that need a gradient and are not reduced."""
+        """Return the optimizer's ``own`` parameters, by name, that need a gradient and are not reduced."""
         new = {p for p in own if p.requires_grad and p not in self._of and p not in self.tables.dims and p.numel()}
         taken = set(self.names.values())
         for number, parameter in enumerate(own):
@@ -96,13 +95,11 @@ class Buckets(ReplicatedState):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Have a bucket for each vector."""
         known = {bucket.vector: bucket for bucket in self.all}
         self.all[:] = [known.get(vector) or Bucket(vector) for vector in self._gradients]
         self._of = {parameter: bucket for bucket in self.all for parameter in bucket.parameters}
 
     def state(self) -> dict[str, Any]:
-        """Return the kinds of gradients that all ranks know."""
         dims, unseen = self.tables.dims, self.unseen
         return {"kinds": {n: UNSEEN if p in unseen else DENSE + dims.get(p, 0) for n, p in self.parameters.items()}}
 
