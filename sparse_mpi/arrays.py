@@ -19,7 +19,7 @@ import numpy as np
 
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
-SHARED_BYTES = 1 << 20  # of an array from which on it is allocated by torch where torch's tensors are reduced
+SHARED_BYTES = 1 << 20  # least size of arrays that torch allocates where torch's tensors are reduced
 FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 _FLOAT32, _FLOAT64, _INT32, _INT64 = map(np.dtype, ("float32", "float64", "int32", "int64"))
 _CONSTANTS: dict[tuple[int, int], Any] = {}  # the device copies of `constant`, by identity and device
@@ -52,7 +52,7 @@ def is_device(x: object) -> TypeGuard[Any]:
 
 
 def is_on_device(x: object) -> bool:
-    """Return True if ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
+    """Tell if ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
     return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
 
 
@@ -150,7 +150,7 @@ class _Foreign(NamedTuple):
 @cache
 def _stream_over(cupy: ModuleType, device: int | None, pointer: int) -> Any:
     """Return CuPy's stream over one of another library, on the current device; cached."""
-    if hasattr(cupy.cuda.Stream, "from_external"):  # from CuPy 14 on
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14 or later
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
     return cupy.cuda.ExternalStream(pointer)
 
@@ -264,7 +264,6 @@ def widened(x: Array) -> Array:
 
 
 def finite(x: Array) -> bool:
-    """Return True if all of an array of `enter` is finite."""
     wide = x if x.dtype.itemsize > 2 else widened(x)
     with np.errstate(over="ignore", invalid="ignore"):
         # The sum of their squares is not finite either, and is made in one pass, by BLAS

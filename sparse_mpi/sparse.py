@@ -20,7 +20,7 @@ from sparse_mpi.kernels.base import Number
 if TYPE_CHECKING:
 
     class SparseVector(NamedTuple, Generic[A]):
-        """The class below, by the type of its arrays: Python 3.10 has no generic named tuples."""
+        """The generic form of the class below: Python 3.10 has no generic named tuples."""
 
         indices: A
         values: A

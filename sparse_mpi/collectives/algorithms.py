@@ -114,7 +114,6 @@ def _exchanged(
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Have every rank get all entries, and combine them itself."""
     return merged_runs(gathered(entries, pool, form, comm)[0], op)
 
 

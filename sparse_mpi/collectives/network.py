@@ -15,7 +15,7 @@ from sparse_mpi.comm import Comm, Traffic
 
 MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
 SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which `fit_network` fits
-FEW = 5  # of each size
+FEW = 5  # messages of each size
 REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
 
 

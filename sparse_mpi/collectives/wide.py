@@ -22,7 +22,7 @@ def packed(keys: np.ndarray) -> np.ndarray:
 
 
 def unpacked(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return keys ``(m, 2)`` of that type, of which `packed` has made ``keys``."""
+    """Invert `packed`: return keys ``(m, 2)`` of type ``dtype``."""
     numbers = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2).astype(np.uint64)
     return (numbers if dtype.kind == "u" else (numbers ^ SIGN).view(np.int64)).astype(dtype, copy=False)
 

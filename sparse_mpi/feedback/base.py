@@ -14,7 +14,7 @@ from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.states import Range
 
 E = TypeVar("E", bound="ErrorFeedback")
-VECTOR = Range(lengths=("n",))  # of arrays that a rule remembers: gradients may have any value
+VECTOR = Range(lengths=("n",))  # arrays that a rule remembers: gradients may have any value
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Feedback(Protocol):
         """Subtract the sent entries, and note the step's result; an entry with a sent NaN or Inf becomes 0.
 
         Args:
-            sent: the part of this rank.
-            total: the sum over all ranks, the same bytes on each.
-            ranks: the number of ranks whose gradients are in ``total``; 0: unchanged.
+            sent: part of this rank.
+            total: sum over all ranks, the same bytes on each.
+            ranks: number of ranks whose gradients are in ``total``; 0: unchanged.
         """
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
@@ -107,7 +107,6 @@ class Feedback(Protocol):
 
 
 def whole_state(rule: Feedback) -> dict[str, Array]:
-    """Return all arrays that ``rule`` remembers, additive and replicated."""
     return rule.state() | rule.state(replicated=True)
 
 
@@ -141,13 +140,13 @@ class NoFeedback(Feedback):
         return widened(gradient), None
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
-        """Do nothing: there is no residual to subtract from."""
+        """Do nothing: there is no residual."""
 
     def state(self, replicated: bool = False) -> dict[str, Array]:
         return {}
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
-        """Do nothing: there is nothing to restore."""
+        """Do nothing: there is no memory."""
 
 
 # Add entries that a step did not send to the next step's gradient: error feedback (Stich et al., NeurIPS'18).
@@ -223,10 +222,7 @@ def add(x: Array, addend: SparseVector | Array) -> None:
 
 
 def fitted(buffer: Array, gradient: Array) -> Array:
-    """Return ``buffer`` in the array library of ``gradient``, at least as precise; itself if it already is.
-
-    The result is never less precise than ``buffer``.
-    """
+    """Return ``buffer`` in the array library of ``gradient``, at least as precise as before and as ``gradient``."""
     if isinstance(buffer, np.ndarray) and not isinstance(gradient, np.ndarray):  # restored on the host
         buffer = namespace(gradient).asarray(buffer)
     return buffer.astype(gradient.dtype) if buffer.dtype.itemsize < gradient.dtype.itemsize else buffer

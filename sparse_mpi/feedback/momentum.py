@@ -163,9 +163,9 @@ class GlobalMomentum(LeakyFeedback):
     keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
     late: float | None = field(default=None, kw_only=True, repr=False)
-    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # over _share: the momentum added
+    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # the momentum added, over _share
     _share: float = field(default=0.0, init=False, repr=False)  # m / P of that step
-    _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # of ``_last``, in this step
+    _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # part of ``_last``, in this step
     _sharers: int = field(default=1, init=False, repr=False)  # P
 
     def __post_init__(self) -> None:

@@ -26,12 +26,10 @@ class InterleavedState:
 
 @dataclass(frozen=True)
 class Interleaved(AllDim):
-    """Interleaved selection (ADTopk, HPDC'24): all-dimension selection and plain top-k of each matrix, in turns.
-
-    All-dimension selection is first.
+    """Interleaved selection (ADTopk, HPDC'24): each matrix by rows in one step, then by plain top-k in the next.
 
     Args:
-        rows, dense: as for `AllDim`.
+        rows, dense: fields of `AllDim`.
         always_alldim: number of matrices at the end that stay on all-dimension selection.
     """
 

@@ -19,8 +19,6 @@ from sparse_mpi.states import ranged
 
 @dataclass(frozen=True)
 class Drawn:
-    """The state of a selector that draws random positions: how many times it has drawn."""
-
     step: int = ranged("[0, many)", 0, replicated=True)  # draws made so far
 
     def next(self) -> Drawn:

@@ -29,7 +29,7 @@ from sparse_mpi.select.estimate import attempt, bits_of, settle
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.states import ranged
 
-TOLERANCE = 0.2  # by which the mean count over k may differ from 1 before the number of stages changes
+TOLERANCE = 0.2  # least distance of the mean count over k from 1 that changes the number of stages
 
 
 class Sample(NamedTuple):

@@ -44,10 +44,7 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
     Raises:
         ValueError: the optimizer's momentum has been changed, or its kind.
     """
-    momentum, look_ahead = (
-        rule.momentum or 0.0,
-        rule.mode != "corrected",
-    )  # "corrected" has looked ahead
+    momentum, look_ahead = rule.momentum or 0.0, rule.mode != "corrected"  # that one has looked ahead
     # Error feedback would ignore a scheduler's change of momentum: it is an error
     first = optimizer.param_groups[0]
     fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})

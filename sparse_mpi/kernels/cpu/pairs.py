@@ -17,7 +17,7 @@ from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits
 MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
 CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
-MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
+MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # bins of the histograms of `kth_of`, for many values and for few
 WINDOW = 1 << 14  # entries of the vector in which pairs are looked for at once: a flag of each in the first-level cache
 ZERO, ONE = np.uint64(0), np.uint64(1)
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
@@ -27,7 +27,7 @@ AHEAD = 128  # entries between the one that is worked on and the one whose cache
 def add_rows(matrix):
     total = matrix[0].copy()
     for lo in range(0, total.size, TILE):
-        sums = total[lo : lo + TILE]  # which stay in the first-level cache
+        sums = total[lo : lo + TILE]  # these sums stay in the first-level cache
         for row in range(1, matrix.shape[0]):
             part = matrix[row, lo : lo + TILE]
             for i in range(sums.size):
@@ -158,7 +158,7 @@ def kth_of(values, magnitude, k):
 
 @compiled
 def keep_of_few(indices, values, kept_indices, kept_values):
-    """Keep as many of the largest as the outputs hold, in order; return the least magnitude bits of these."""
+    """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
     kth, ties = kth_of(values, magnitude, kept_indices.size)

@@ -13,9 +13,9 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 
-WORDS = 1 << 17  # of a block: one MB
+WORDS = 1 << 17  # size of a block: one MB
 SECTOR = 4  # words: a device reads a sector at once: no two kernels share one
-STREAMS = 8  # whose blocks a thread keeps
+STREAMS = 8  # streams whose blocks a thread keeps
 BLOCKS = (
     threading.local()
 )  # the block of each stream that a thread works on; threads share none, which would take a lock
