@@ -57,7 +57,6 @@ def is_on_device(x: object) -> bool:
 
 
 def namespace(x: Array) -> ModuleType:
-    """Return the module whose functions work on ``x``: ``numpy`` or ``cupy``."""
     return np if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"]
 
 
@@ -346,7 +345,7 @@ def bytes_of(x: Any) -> memoryview | None:
 
 
 def as_arrays(state: Any) -> Any:
-    """Return a nested state with NumPy arrays in place of torch tensors: the inverse of `as_tensors`."""
+    """Invert `as_tensors`."""
     if isinstance(state, Mapping):
         return {key: as_arrays(value) for key, value in state.items()}
     if type(state) in (list, tuple):

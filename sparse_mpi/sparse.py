@@ -56,7 +56,6 @@ else:
 
 
 def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] | A:
-    """Return ``result`` as writable arrays of the caller's library; see `sparse_mpi.arrays.leave`."""
     if isinstance(result, SparseVector):
         return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)
     return arrays.leave(result, caller)
@@ -104,7 +103,6 @@ def at_least(
 
 
 def all_at_least(x: Array, threshold: int) -> SparseVector:
-    """Return all entries of ``x`` whose magnitude bits reach ``threshold``."""
     found = at_least(x, threshold, most=len(x))
     if found is None:
         raise RuntimeError(f"a kernel found more than {len(x)} entries in {len(x)}")

@@ -89,7 +89,6 @@ def ranged(
 
 
 def range_of(one: Field[object]) -> Range:
-    """Return the `Range` of a dataclass's field; of one that declares none, `ANY`."""
     found: Range = one.metadata.get(RANGE, ANY)
     return found
 

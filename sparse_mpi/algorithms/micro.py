@@ -100,7 +100,7 @@ class MiCRO(Algorithm):
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """Return the largest entries of this rank's part, or the first element of the vector if the part is empty."""
+        """Return the largest entries of this rank's part, or the vector's first element if the part is empty."""
         # Select in the part, and number the entries as in acc.
         n, part = len(acc), partition.part(acc, 0)
         if len(part):

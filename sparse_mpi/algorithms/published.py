@@ -55,11 +55,9 @@ class StaleRule:
     most: Fraction
 
     def refresh_due(self, age: int, k: int, last_k: int) -> bool:
-        """Tell if this step needs an exact threshold: it is due, or k differs from ``last_k``."""
         return age % self.period == 0 or k != last_k
 
     def nudged(self, bits: int, count: int, k: int, dtype: np.dtype) -> int:
-        """Return the magnitude bits of the next threshold, after ``count`` entries reached ``bits`` in this step."""
         threshold = _value_of(bits, dtype)
         if count < FEWEST * k:
             threshold = threshold / self.nudge

@@ -62,7 +62,6 @@ def told(keys: Array, each: int, rank: int) -> np.ndarray:
 
 
 def pool_of(rows: Array) -> Pool:
-    """Return the pool of ranks with these rows ``(P, 3 + each)`` of `told`."""
     rows = rows.astype(np.int64, copy=False)
     counts, each = rows[:, 0].copy(), rows.shape[1] - 3
     full = rows[counts > 0]

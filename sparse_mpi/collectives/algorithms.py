@@ -87,7 +87,6 @@ def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Co
 
 
 def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Combine with one other rank, then as two with two, and so on; see `doubled`."""
     ranges = np.tile(pool.range, (2, 1))
 
     def swap(entries: Entries, dest: int | None, source: int | None) -> tuple[Entries, Entries]:

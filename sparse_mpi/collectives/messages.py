@@ -70,7 +70,6 @@ class Format:
         return buffer, lengths
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
-        """Return the entries of each message of ``lengths`` in ``buffer``."""
         return parted(*self.unpacked(buffer, lengths, regions))
 
     def unpacked(
@@ -219,7 +218,6 @@ def _halfopen(regions: np.ndarray) -> np.ndarray:
 
 
 def codec_of(wire: str | BitPacked | None, op: np.ufunc, dtype: np.dtype) -> Codec:
-    """Return the codec that writes values of type ``dtype``, which are combined by ``op``."""
     names = ", ".join(PACKED)
     if isinstance(wire, str) and wire not in PACKED:
         raise ValueError(f"wire must be None or one of {names}, got {wire!r}; keys are always packed")

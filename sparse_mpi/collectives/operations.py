@@ -35,7 +35,6 @@ def named(op: object) -> Any:
 
 
 def operation(op: Any, dtype: np.dtype) -> np.ufunc:
-    """Return the ufunc of ``op``, a name in `NAMED` or a ufunc, for values of type ``dtype``."""
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
         raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")

@@ -34,7 +34,6 @@ def regions_of(pool: Pool, ranks: int) -> np.ndarray:
 
 
 def counts_by_region(entries: Entries, regions: np.ndarray) -> np.ndarray:
-    """Return the number of entries in each region ``(P,)`` int64."""
     starts = np.searchsorted(entries.keys, regions[:, 0], side="left")
     return np.diff(np.append(starts, len(entries.keys))).astype(np.int64)
 

@@ -28,8 +28,6 @@ def unpacked(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 class WideKeys(Keys):
-    """How keys of 16 bytes travel; see `dictionary.Keys`."""
-
     def sample(self, keys: np.ndarray, places: np.ndarray) -> np.ndarray:
         return keys[places]
 

@@ -25,7 +25,6 @@ _DRAWN = random.Random()  # not the random numbers of the program
 
 @cache
 def rowtype(MPI: Any, size: int) -> Any:
-    """Return the MPI datatype of rows of ``size`` bytes, in which messages may have more than 2^31 bytes."""
     return MPI.BYTE.Create_contiguous(size).Commit()
 
 

@@ -69,5 +69,6 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
 
 
 def team_of(comm: Comm) -> Team | None:
+    """Return the team of these ranks, or None."""
     team: Team | None = comm.attributes.get(Team)
     return team

@@ -136,7 +136,6 @@ class NoFeedback(Feedback):
         return np.zeros(self.size, np.float32)
 
     def accumulate(self, gradient: Array) -> tuple[Array, None]:
-        """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:

@@ -93,7 +93,6 @@ class MomentumCorrection(ErrorFeedback):
         return super().accumulate(pushed)
 
     def withhold(self, parts: Sequence[slice]) -> None:
-        """Leave these parts of velocity and residual as they are in the step that follows."""
         self._withheld = parts
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:

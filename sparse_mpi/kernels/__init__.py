@@ -72,7 +72,7 @@ def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyon
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
-    """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened first."""
+    """See `Kernels.accumulate`."""
     of(residual).accumulate(residual, gradient)
 
 

@@ -13,8 +13,6 @@ Interval = tuple[float, float]  # two times of `time.perf_counter`
 
 
 class BucketTrace(NamedTuple):
-    """The times at which one bucket was reduced in one step."""
-
     span: Span  # times at which all its gradients were there, and its reduction began and ended
     selections: list[Interval]
     calls: list[Interval]  # calls of the communicator

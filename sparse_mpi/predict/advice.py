@@ -142,7 +142,6 @@ def every(offer: Offer, local_steps: int, batch: float) -> Offer:
 
 
 def chosen(job: TrainingJob, dense: Offer, offers: Sequence[Offer], usual: float = USUAL) -> Advice:
-    """Return the advice among ``offers``, of which ``dense`` is one."""
     sparse = sorted((of for of in offers if of is not dense), key=lambda of: of.step)
     limit = job.batch / job.utilisation
     found = list(offers)

@@ -92,7 +92,6 @@ class DeviceCost(NamedTuple):
 
 @cache
 def device_costs() -> dict[str, DeviceCost]:
-    """Return the costs by algorithm; ``python -m tests.record NAME`` writes them."""
     counted = json.loads(files("sparse_mpi.predict").joinpath("device_costs.json").read_text())
     return {name: DeviceCost(**cost) for name, cost in counted.items()}
 
@@ -110,7 +109,6 @@ class StepTime(NamedTuple):
 
 
 def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> StepTime:
-    """Return the time of a step of algorithm ``name`` that sums ``n`` elements of ``ranks`` ranks."""
     if name in DENSE and on.fabric is not None:
         return StepTime(
             0.0, dense_seconds(DENSE[name] * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks))

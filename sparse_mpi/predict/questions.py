@@ -242,7 +242,6 @@ class Question:
     ways: Sequence[str]
 
     def answer(self, accuracy: Shown, **described: str) -> Answer:
-        """Return the answer; ``described`` has ``model``, ``rate``, ``assumed``."""
         # Second moments take bytes too: predict the density without them, and name the one with them
         job, own = self.job, usual_density(TRAINING)
         found = self._advice((own,), (TRAINING, BFLOAT16))

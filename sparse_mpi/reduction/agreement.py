@@ -80,6 +80,5 @@ class Agreement:
         self._own = self._found = None
 
     def of_tensors(self, ranks: int) -> np.ndarray:
-        """Return the agreement of ``ranks`` ranks in each tensor ``(tensors,)``, from 1 to their number."""
         together, apart = self.norms.T
         return np.divide(together, apart, out=np.ones_like(apart), where=apart > 0).clip(1, ranks)

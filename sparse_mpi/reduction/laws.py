@@ -101,7 +101,6 @@ def _norm(acc: Array) -> Array:
 
 
 def raise_nonfinite(total: SparseVector | Array) -> None:
-    """Raise FloatingPointError if ``total`` has NaN or Inf."""
     values = total.values if isinstance(total, SparseVector) else total
     bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
     if bad:

@@ -40,7 +40,6 @@ class Settings:
         }
 
     def part(self, shapes: object, share: float) -> Settings:
-        """Return the settings of a part of the gradient, of ``shapes``, that sends a ``share`` of it."""
         layout = Layout.of(shapes)
         return replace(self, layout=layout, k=resolve_k(layout.size, None, share))
 

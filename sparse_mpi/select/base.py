@@ -109,7 +109,6 @@ def accumulate(x: Array, add: Array | None) -> None:
 
 
 def most_selected(selector: Selector, layout: Layout, k: int) -> float:
-    """Return the most entries that the selector returns of a vector of that layout."""
     return min(layout.size, max(k, selector.band[1] * k, selector.floor(layout)))
 
 

@@ -86,7 +86,6 @@ class Arrivals:
         self.early = False
 
     def forget(self) -> None:
-        """Begin anew: the gradients are reduced."""
         self.grown = False
         self.came.clear()
         self._unstepped.stepped()

@@ -86,7 +86,6 @@ def broadcast_optimizer_state(
 
 
 def _members(group: Mapping[str, Any]) -> list[tuple[Tensor, str]]:
-    """Return the parameters of a group, and the names that torch knows since 2.6."""
     return list(zip(group["params"], group.get("param_names", [""] * len(group["params"])), strict=True))
 
 

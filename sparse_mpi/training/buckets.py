@@ -104,7 +104,6 @@ class Buckets(ReplicatedState):
         return {"kinds": {n: UNSEEN if p in unseen else DENSE + dims.get(p, 0) for n, p in self.parameters.items()}}
 
     def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the kinds of gradients in a ``state`` of these parameters, or raise ValueError."""
         kinds, names = state.get("kinds"), [*self.parameters]
         if not isinstance(kinds, Mapping) or kinds.keys() != set(names):
             raise ValueError(

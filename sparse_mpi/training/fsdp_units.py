@@ -57,7 +57,6 @@ class Unit:
         return padded if self.elements == self.length else torch.cat([padded[part] for part in self._parts])
 
     def objection(self, shard: Tensor) -> Exception | None:
-        """Return an error if the padded vector from FSDP2 does not fit."""
         if len(shard) != self.length:
             return ValueError(
                 f"a backward pass must bring gradients of all parameters of a unit, {self.length} numbers for "
@@ -115,7 +114,6 @@ class UnitVector:
             self.vector.reducer.engine.objection = objection
 
     def collect(self) -> tuple[Tensor, list[int]]:
-        """Return the gradients taken since the last call, and the numbers of parameters without one."""
         owners = [unit for unit in self.units for _ in unit.parameters]
         absent = [number for number, unit in enumerate(owners) if unit not in self.came]
         self._reduced = self.flat

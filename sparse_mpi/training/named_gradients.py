@@ -306,7 +306,6 @@ class NamedGradients:
             vector.reducer.engine.settings = replace(vector.reducer.engine.settings, clip_norm=norm)
 
     def watch(self, every: int, step: int) -> None:
-        """Measure one step out of ``every`` from now on, also of later vectors."""
         self._watch = every, step
         for vector in self:
             vector.reducer.watch = Watch(every, step)

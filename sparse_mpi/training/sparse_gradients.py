@@ -110,7 +110,6 @@ def refused_in(handle: Handle[RowSum] | None) -> StepRefused | None:
 
 
 def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
-    """Return a COO tensor over ``divisor``, of the dtype and on the device of ``like``."""
     values = (total._values() / divisor).to(dtype=like.dtype, device=like.device)
     at = total._indices().to(like.device)
     return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)

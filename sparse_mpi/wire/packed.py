@@ -194,8 +194,6 @@ class BitPacked:
 
 
 class _Form(NamedTuple):
-    """The arguments of tables of messages, besides entries and regions."""
-
     unit: int
     scale_bytes: int
     together: int

@@ -23,7 +23,6 @@ def column_type(length: int) -> np.dtype:
 
 
 def column_bytes(pattern: Pattern) -> int:
-    """Return the bytes that all columns take in a message of that pattern."""
     return sum(tensor.entries * column_type(tensor.length).itemsize for tensor in pattern)
 
 
