@@ -153,8 +153,6 @@ def balance(
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
     """Move surplus results to other ranks, in the order of indices, until every rank has an equal share.
 
-    Every rank knows all counts, and thus its own messages.
-
     Args:
         results: this rank's entries of the result, in its region.
         counts: ``(P,)`` int64, entries of each rank.

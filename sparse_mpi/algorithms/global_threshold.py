@@ -1,14 +1,12 @@
 """The global threshold, found by counting: the magnitude that about k of all ranks' sums reach.
 
-The published Ok-Topk gathers every sum on every rank, and reuses a stale threshold in most steps (`published.py`).
-Here every step computes it anew, by one of two paths:
+The published Ok-Topk reuses a stale threshold in most steps (`published.py`). Here every step computes it anew, by one
+of two paths:
 
 - The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidate thresholds
   around a predicted one. In a steady run one candidate is reached by 0.9k to k entries.
 - The slow path, `Counted.search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
-
-`Counted` serves the sums of Ok-Topk's regions and the segments of `two_level`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ indices are gathered, and one allreduce adds the values of all ranks there. A ch
 clear it, and no entry is chosen twice.
 
 Departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between its share
-over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count, from one measured
-in the first step. NaN or Inf anywhere on a rank reaches the result. Messages have no `Wire` format: indices travel
-without values, and values, which the network adds, unrounded.
+over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count. NaN or Inf anywhere
+on a rank reaches the result. Messages have no `Wire` format: indices travel without values, and values, which the
+network adds, unrounded.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ sums that reach the threshold of a node's k largest: all owners count them, in a
 Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes the cost of the lanes' algorithm for k entries on N
 ranks, shared among the R ranks of a node. Returns at most k entries. The residual of a node is on the owners. R is the
 size of the smallest node; other ranks of larger nodes own nothing.
-
-`placed` chooses between one level and two by the hosts of the ranks, for algorithms that declare ``levels``.
 """
 
 from __future__ import annotations

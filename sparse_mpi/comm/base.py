@@ -2,8 +2,8 @@
 
 A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
 one process, `nccl.NcclComm` over one of these and NCCL, or `null.NullComm`; `conversion.as_comm` wraps users'
-communicators. How to write another one: docs/guides/transport.md. `counting` defines the `Traffic` of each call. *Rows*
-are the entries of the first axis.
+communicators. docs/guides/transport.md says how to write another one. `counting` defines the `Traffic` of each call.
+*Rows* are the entries of the first axis.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Comm(Protocol):
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Send the rows of ``send`` to ``dest`` and return the rows from ``source``; None is no rank.
 
-        Their number is free; their dtype and trailing shape are those of ``send``.
+        Their number is free; dtype and trailing shape are ``send``'s.
         """
 
     def allgather(self, send: Array, control: bool = False) -> Array:

@@ -37,8 +37,5 @@ def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
 
 
 def peers(rank: int, size: int) -> list[tuple[int, int]]:
-    """Return to which rank this one sends, and from which it receives, in each step.
-
-    In a step every rank sends to one rank and receives from one.
-    """
+    """Return the rank to send to, and the rank to receive from, in each step."""
     return [((rank + step) % size, (rank - step) % size) for step in range(1, size)]

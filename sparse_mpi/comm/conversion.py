@@ -26,8 +26,7 @@ def as_comm(comm: Any = None) -> Comm:
     for its group: ``mesh["replicate"]`` of a mesh of two.
 
     None stands for MPI's COMM_WORLD if MPI's launcher started the job, else for torch's default process group if that
-    is initialised, else for COMM_WORLD, which is this process alone. Of nested launchers the inner one counts. The
-    choice depends only on the environment, which is alike on all ranks.
+    is initialised, else for COMM_WORLD, which is this process alone. Of nested launchers the inner one counts.
 
     ``"mpi"`` is COMM_WORLD in any case, ``"nccl"`` is `nccl.NcclComm` over the default. A wrapper lives as long as
     ``comm``; the first call for it is collective.

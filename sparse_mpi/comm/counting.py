@@ -89,8 +89,7 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 class CountingComm(Carrier):
     """A communicator that checks, times and counts every call; its ``_call`` moves contiguous arrays.
 
-    Arrays on a device are moved by ``device``, if there is one. A transport that does not take them (``staged``) gets
-    host copies.
+    ``device``, if there is one, moves arrays on a device. A ``staged`` transport gets host copies.
     """
 
     staged = True  #: True: arrays on a device pass through host memory on their way

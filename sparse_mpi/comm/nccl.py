@@ -2,8 +2,8 @@
 
     comm = NcclComm(as_comm(group))  # one GPU a rank; as_comm("nccl") is that of the whole job
 
-A call of unknown lengths waits for a small exchange of these on the host. Other calls return once they are queued on
-the current stream. If one fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
+A call of unknown lengths first exchanges them on the host. Other calls return once they are queued on the current
+stream. If one fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
 
 NCCL's communicator, and its memory on the device, is made by the first call with a device array, also a `sendrecv` of
 some ranks. All ranks must make that call, in the same order among their other calls. NCCL waits there for all ranks

@@ -1,4 +1,4 @@
-"""Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, used by `mpi.MPIComm`.
+"""Messages between ranks over MPI, and their all-to-all exchange, for `mpi.MPIComm`.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
 Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.

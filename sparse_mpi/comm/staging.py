@@ -1,8 +1,7 @@
 """Pinned host memory, through which device arrays pass to and from an MPI that does not take device pointers.
 
 A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream. Pinning is
-slow, so the memory is reused, and released only after much less was needed for a long time: long after a dense step a
-node has no more pinned memory than its ranks need.
+slow, so the memory is reused, and released only after much less was needed for a long time.
 """
 
 from __future__ import annotations

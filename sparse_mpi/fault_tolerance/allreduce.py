@@ -1,7 +1,6 @@
 """Reduce a gradient in every step, also after the loss of ranks: `ElasticAllreduce`.
 
-A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result. A retry
-begins with the same acc.
+A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result.
 """
 
 from __future__ import annotations

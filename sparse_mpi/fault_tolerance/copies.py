@@ -1,9 +1,9 @@
 """Copies of residuals on the next rank, which adds them to its own when their owner is lost.
 
-Any division of the residuals among the ranks is legal. A part of the copy is renewed every few steps, so that all of it
-is in ``every`` steps. Entries sent before a part's next turn must not be sent twice: entries of the result, and others
-that the owner sends, are set to 0 in the copy. A lost rank thus loses its additions to the residual since the last
-renewal, and the held-back part of entries of the results.
+A part of the copy is renewed every few steps, so that all of it is in ``every`` steps. Entries sent before a part's
+next turn must not be sent twice: entries of the result, and others that the owner sends, are set to 0 in the copy. A
+lost rank thus loses its additions to the residual since the last renewal, and the held-back part of entries of the
+results.
 """
 
 from __future__ import annotations
@@ -71,10 +71,7 @@ class _Staged(NamedTuple):
 
 
 class Copies:
-    """The copy of the previous rank's residual that this rank holds, renewed in ``every`` steps.
-
-    It changes only when a step is complete.
-    """
+    """The copy of the previous rank's residual that this rank holds, renewed in ``every`` steps."""
 
     def __init__(self, every: int, rounding: str) -> None:
         self.every, self.rounding = every, rounding

@@ -28,10 +28,7 @@ ROUNDINGS = 4  # most roundings of a gradient that is multiplied by a factor
 class AdamVector:
     """Moves the weights of a vector's parameters, whose states in the optimizer are views of flat vectors.
 
-    The number of torch's operations in a step does not depend on the number of parameters.
-
     Args:
-        vector: reduces the gradients.
         optimizer: Adam, AdamW, NAdam or RMSprop, of all or some of the parameters.
     """
 

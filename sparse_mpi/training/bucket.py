@@ -73,7 +73,6 @@ class Bucket:
     """The gradients of some parameters in a buffer of their own: the `Place` of `DistributedOptimizer`.
 
     Attributes:
-        vector: reduces the gradients.
         factor: multiplies the gradients that `collect` returns next.
     """
 
@@ -129,10 +128,7 @@ class Bucket:
 
     @property
     def touched(self) -> bool:
-        """Tell if a gradient that was taken ``apart`` has `changed` since, or torch has counted a change.
-
-        A clip that has not yet bitten leaves the bits.
-        """
+        """Tell if a gradient that was taken ``apart`` has `changed` since, or torch has counted a change."""
         own = [(parameter, parameter.grad) for parameter in self._taken if parameter.requires_grad]
         return any(g is None or not (g.is_sparse or self._known(p, g)) for p, g in own) or self.changed
 

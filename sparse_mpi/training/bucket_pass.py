@@ -27,15 +27,12 @@ class BucketPass:
     the step, so that in it the ranks agree whether any gradient has changed since. If one has, all are reduced anew.
 
     Args:
-        gradients: vectors of the buckets.
-        bucketing: parameters in buckets, and tables.
         arrivals: gradients that have come since the last reduction.
         scale: `LossScale`, where there is a loss scaler.
         average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
 
     Attributes:
         max_norm: norm to which the mean of all gradients together is clipped; None: to none.
-        reductions: reductions under way.
         totals: sums of the last reduction, without a step along them yet; None: there are none.
         overflowed: True if a gradient of the last step was not finite on some rank, and nothing was reduced.
     """
@@ -144,7 +141,7 @@ class BucketPass:
             self.reductions.begin(bucket, **options)
 
     def reduce(self, options: Mapping[str, Any], problem: str | None = None) -> list[Total]:
-        """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
+        """Reduce the buckets that are left, and write the results to ``.grad``. Collective.
 
         Args:
             options: options of `GradientVector.start`.

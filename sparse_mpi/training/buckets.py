@@ -28,7 +28,6 @@ class Buckets(ReplicatedState):
 
     Args:
         names: names of parameters and of later ones, for life, in the order in which the model uses them.
-        gradients: vectors of the buckets.
         tables: takes parameters whose gradients are sparse tensors.
         max_bytes: most bytes of a bucket.
         k: entries per step of all buckets together; None: shares are given.
@@ -36,8 +35,6 @@ class Buckets(ReplicatedState):
     Attributes:
         all: list that stays the same, in the order in which buckets are reduced.
         parameters: parameters that are reduced, by name.
-        names: names of parameters and of later ones, for life.
-        tables: parameters whose gradients are sparse tensors.
         unseen: parameters of which no rank has seen a gradient yet, and their names.
         share: share of a bucket's entries to send, once parameters have left; None: each bucket has its k.
     """

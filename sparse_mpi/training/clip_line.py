@@ -31,7 +31,6 @@ class ClipLine:
     second moments. In later steps it is taken back, for Adam's step does not depend on the scale of all gradients.
 
     Args:
-        gradients: vectors of the gradients.
         clips: True where they are clipped before the selection already.
         clip: clips them to a norm of their mean from now on, None: to none; without it each vector by itself.
         over_shards: returns the sum of an array over the processes that have a shard each; None: there are no others.

@@ -33,7 +33,6 @@ class DDPBuckets:
     """Gradients of a vector in parts of DDP's buckets: the `Place` of DDP's hook.
 
     Args:
-        vector: reduces the gradients.
         parts: gradients of the vector's parameters in DDP's buckets; or one bucket ``(n,)`` of all.
         used: parameters whose gradients have grown since the last reduction.
 

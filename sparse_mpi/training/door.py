@@ -49,9 +49,8 @@ class Door:
 
     Args:
         gradients: vectors of the model's parameters.
-        optimizer: steps along the reduced gradients; None where the door does not know it.
-        dense_steps: number of dense steps at the beginning.
-        average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
+        optimizer: steps along the reduced gradients; None where the door does not know it. average: True where
+        ``.grad`` becomes the mean over the ranks, and False for the sum.
         beside: replicated values that a state has beside vectors and number of steps; None: nothing.
 
     Attributes:

@@ -74,7 +74,7 @@ class Fragment:
         """Take ``loaded`` parameters as they are now for global ones.
 
         The movement of replaced weights is dropped: what is owed, and their part of an outer gradient under way, which
-        goes on for the others. The outer optimizer's state stays, as other optimizers' do in torch.
+        goes on for the others. The outer optimizer's state stays.
         """
         mean, remembered = self.mean(), whole_state(self.reducer.feedback).values()
         begin = 0

@@ -30,11 +30,7 @@ class ShardedReduction(Door):
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
     `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
-    may go through units in different orders, or leave some out. With ``clip_norm`` they wait for all gradients. Where
-    the transport cannot work in the background, the backward pass waits.
-
-    Attributes:
-        units: units that have elements in this shard.
+    may go through units in different orders, or leave some out. With ``clip_norm`` they wait for all gradients.
     """
 
     __reduce_ex__ = refuse_copy

@@ -77,8 +77,6 @@ class UnitVector:
     """Units whose gradients are reduced as one vector, padded by FSDP2: the `Place` of `sparse_mpi.fsdp`.
 
     Attributes:
-        units: units, in the order of the vector.
-        vector: reduces the gradients.
         came: units taken since the last `collect`.
         factor: multiplies the gradients that `collect` returns next.
     """

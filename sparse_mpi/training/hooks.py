@@ -39,8 +39,7 @@ def in_backward() -> bool:
 def nested(optimizer: Optimizer) -> bool:
     """Tell if this is a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
 
-    torch runs the hooks of an instance around the ``step`` of each class. An error leaves no trace: what counts is the
-    stack of calls.
+    torch runs the hooks of an instance around the ``step`` of each class. The stack of calls tells.
     """
     frame: FrameType | None = sys._getframe(1)
     entries = 0

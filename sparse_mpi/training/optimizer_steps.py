@@ -38,7 +38,7 @@ _STEPS: WeakKeyDictionary[Optimizer, OptimizerSteps] = WeakKeyDictionary()  # an
 
 
 class OptimizerSteps:
-    """Makes ``optimizer`` step by ``rule``; the object stays the same.
+    """Makes ``optimizer``, which stays the same object, step by ``rule``.
 
     SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
     before torch's step, which skips them. Where gradients are flushed residuals, the step is without momentum and

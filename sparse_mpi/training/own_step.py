@@ -30,9 +30,9 @@ def steps_as(optimizer: object, *kinds: type[Optimizer]) -> bool:
 class Unstepped:
     """Raises RuntimeError where weights move again and again, and none of the passes between is followed by a step.
 
-    So it is where an optimizer moves weights by other methods than ``step``, as SAM does: gradients would never be
-    reduced. All ranks raise in the same pass. A discriminator's passes for the generator, weights that are clipped or
-    swapped behind a step, and accumulation over any number of passes go on.
+    Optimizers such as SAM move weights by other methods than ``step``: gradients would never be reduced. All ranks
+    raise in the same pass. A discriminator's passes for the generator, weights that are clipped or swapped behind a
+    step, and accumulation over any number of passes go on.
 
     Args:
         door: remedy of the door.

@@ -35,23 +35,19 @@ class GradientReduction(Door):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, see `BucketPass`. If
-    a gradient has changed since, all are reduced anew, and nothing starts before `synchronize` from then on, as where a
-    program changes gradients in the first steps. A missing gradient then counts as zero. Residuals of frozen parameters
-    stay.
+    a gradient has changed since, all are reduced anew, and nothing starts before `synchronize` from then on. A missing
+    gradient then counts as zero. Residuals of frozen parameters stay.
 
     Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
     Args:
         optimizer: steps along the gradients; its parameters that need a gradient are reduced, also later ones.
         names: names of its parameters and of later ones, see `Buckets`. Others have their number in the optimizer.
-        settings: settings of all parameters together.
         k: entries per step, or None; ``share``: fraction to send when k is None.
         survival: options of `ElasticAllreduce`, with a team.
         scale: `LossScale`, where there is a loss scaler.
 
     Attributes:
-        bucketing: parameters in buckets.
-        sparse: parameters whose gradients are sparse tensors.
         bucket_pass: reduces them, from the arrival of gradients to their mean.
     """
 

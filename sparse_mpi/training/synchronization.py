@@ -81,8 +81,8 @@ class Synchronization:
     def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
-        A step does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler; the next step
-        takes them as they are.
+        A step does this. Call it if gradients are needed earlier, for clipping or a loss scaler; the next step takes
+        them as they are.
 
         Returns, raises: see `GradientReduction.synchronize`.
         """

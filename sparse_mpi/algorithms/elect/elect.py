@@ -8,7 +8,7 @@ numbers on each rank.
 
 In Ok-Topk an entry is summed only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
-ranks clear the same entries of their residuals. MiCRO (`micro.py`) also sums whole entries, but one rank chooses them.
+ranks clear the same entries of their residuals.
 
 A rank remembers its votes until their entry is elected and sends only changes. Entries that no single rank would select
 but whose sum is large are thus elected in time. Without error feedback old votes refer to lost gradients, at the cost

@@ -1,8 +1,7 @@
 """The owners of entries, who count the votes for them: neighbouring indices have different owners, with equal shares.
 
-Contiguous regions would have to be redrawn for ranks to have equally many votes to count. Here indices are dealt out
-one by one, and each round begins at another rank, which spreads columns of a matrix too. No message is needed, and only
-chance gives one rank more votes than another.
+Indices are dealt out one by one, and each round begins at another rank, which spreads columns of a matrix too. No
+message is needed, and only chance gives one rank more votes than another.
 """
 
 from __future__ import annotations

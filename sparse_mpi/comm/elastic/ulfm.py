@@ -50,7 +50,7 @@ class _End:
     """The end of a process whose job survives it: with Python's own exit status, and with MPI_Finalize.
 
     A rank with an uncaught exception kills itself, because Open MPI's mpirun does not report to the others a process
-    that ends with a nonzero status. The last remaining rank ends with status 1, which is the job's.
+    that ends with a nonzero status. The last remaining rank ends with the job's status, 1.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ Messages are sent in two cases only:
   calls. A rank in a later call would wait for ever: it says so, and ends the job.
 - With a time limit, a rank that has waited longer asks the others for their calls, says for whom it waits and where
   that rank was last seen, and ends the job. Where ranks survive the loss of others, a stopped process of this machine
-  is killed instead: it cannot come back by accident.
+  is killed instead.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MPIWatchdog(Watchdog):
     def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
         """Inspect the processes of this machine if this rank waits for long; no message is needed.
 
-        A stopped one is killed after the time limit. One that has ended unnoticed by calls ends the job.
+        A process that has ended unnoticed by calls ends the job.
         """
         inside = [site for site in sites if site.inside]
         waited = [site for site in inside if self.timeout and site.seconds > self.timeout]

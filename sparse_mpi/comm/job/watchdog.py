@@ -1,8 +1,7 @@
 """A watchdog over the ranks of a job: no rank waits in silence for an absent one.
 
 Each process has a thread that polls its watchdogs four times a second. They know their rank's calls, at a microsecond a
-call and no message. `MPIWatchdog` asks other ranks in messages, `StoreWatchdog` reads their entries in the store of
-torch.distributed.
+call and no message.
 """
 
 from __future__ import annotations

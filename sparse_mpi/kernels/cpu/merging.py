@@ -205,7 +205,6 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
     """Do as `_merge_dense`, for sums that are made where they stay.
 
     ``flags`` has one bit for each index of the window, and ``before`` the place of the first sum of each word of it.
-    No branch depends on the bits.
     """
     count = 0
     ends = np.append(heads[1:], indices.size)

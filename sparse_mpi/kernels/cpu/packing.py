@@ -1,7 +1,7 @@
 """Packed messages, written and read one entry after the other, as far as possible by words of eight bytes.
 
-A word may be written beyond the bits that are due, because later words overwrite the surplus. Near the end of a
-section, where a word would reach beyond it, single bytes are used.
+A word may be written beyond the bits that are due, because later words overwrite the surplus. Single bytes are used
+where a word would reach beyond a section.
 """
 
 from __future__ import annotations

@@ -174,8 +174,7 @@ def _scanned(
 def _columns(size: int, wider: np.dtype, other: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Return uninitialised arrays that share one piece of memory.
 
-    malloc reuses one large piece from call to call but returns two to the system, and faulting their pages in again
-    would take a third as long as a selection.
+    malloc reuses one large piece from call to call but returns two to the system.
     """
     cut = size * wider.itemsize
     memory = np.empty(cut + size * other.itemsize, np.uint8)

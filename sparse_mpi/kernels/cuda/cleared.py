@@ -1,7 +1,4 @@
-"""Words that are 0, for kernels whose blocks count in them: cut from a block cleared once in several steps.
-
-Clearing them one kernel at a time would take a launch each.
-"""
+"""Words that are 0, for kernels whose blocks count in them: cut from a block cleared once in several steps."""
 
 from __future__ import annotations
 
