@@ -98,8 +98,7 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    So work of the library and of the caller is queued in turns. For a torch tensor, CuPy takes long arrays from torch's
-    memory: neither library can use the other's freed memory.
+    For a torch tensor, CuPy takes long arrays from torch's memory: neither library can use the other's freed memory.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -120,7 +119,7 @@ def _on_torch_stream(x: Any) -> Iterator[None]:
 def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int], Any]:
     """Return an allocator of CuPy's arrays on its current stream: long ones from torch's memory, others from ``short``.
 
-    Short arrays are many, and not worth torch's slower path. Arrays may outlive the context in which they are made.
+    Arrays may outlive the context in which they are made.
     """
     torch = sys.modules["torch"]
 
@@ -287,7 +286,7 @@ def mantissa_bits(dtype: np.dtype) -> int:
 def magnitude_bits(x: Array) -> Array:
     """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
-    They are the bit patterns without the sign, int32 or int64: comparisons vectorise, and do not lose NaN.
+    They are the bit patterns without the sign, int32 or int64.
     """
     return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
 

@@ -1,8 +1,7 @@
-"""Sparse data on a device: copied to host memory, where it is exchanged and combined, and results copied back.
+"""Sparse data on a device: exchanged and combined in host memory, and copied back.
 
-The arrays of the data cross the bus once each way, on the caller's current stream. The host waits once for the copies
-to pinned memory, and not for copies to the device. Combining takes any NumPy ufunc and any type of numbers, for which
-there are no kernels on the device.
+Arrays cross the bus once each way, on the caller's current stream. The host waits once, for the copies to pinned
+memory. Combining takes any NumPy ufunc and any type of numbers, for which there are no kernels on the device.
 """
 
 from __future__ import annotations

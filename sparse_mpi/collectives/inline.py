@@ -1,6 +1,6 @@
 """A few entries travel with the arguments that all ranks compare, without a message of their own.
 
-They are written as in messages. The room for them follows the size of the call before, up to a limit.
+The room for them follows the size of the call before, up to a limit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The owners of keys, which combine their values: regions of keys with about equally many entries each.
 
-A region ends at a quantile of the samples of all ranks' entries (`algorithms/quantiles.py`), so regions are even for
-any distribution of a rank's keys.
+A region ends at a quantile of the samples of all ranks' entries (`algorithms/quantiles.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Persistent collectives: keys are exchanged once, and then every round moves values only.
 
-A rank has given keys and needed keys. Set-up gives each key an owner, which learns the ranks that give a value for it
-and the ranks that need the result. In a round every rank sends its values to the owners, in the order of its keys, and
-the owners send back the results, in the order of the needed keys.
+Set-up gives each key an owner, which learns the ranks that give a value for it and the ranks that need the result. In a
+round every rank sends its values to the owners, in the order of its keys, and the owners send back the results, in the
+order of the needed keys.
 """
 
 from __future__ import annotations

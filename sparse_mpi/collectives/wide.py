@@ -1,7 +1,4 @@
-"""Keys of two integers, ordered by the first, then the second: 16 bytes of the same order.
-
-They travel as whole arrays.
-"""
+"""Keys of two integers, ordered by the first, then the second: 16 bytes of the same order."""
 
 from __future__ import annotations
 

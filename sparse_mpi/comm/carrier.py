@@ -21,7 +21,7 @@ class Device(Protocol):
     """
 
     def meet(self, x: Array) -> None:
-        """Prepare for calls on the device of ``x``; called before each other call, and by all ranks before the first."""
+        """Prepare for calls on the device of ``x``. Called before each other call, by all ranks before the first."""
 
     def allgather(self, send: Array, out: Array) -> None:
         """Fill ``out`` ``(P, *send.shape)``, which is not empty."""

@@ -50,8 +50,8 @@ class Feedback(Protocol):
         """Combine ``gradient`` with the residual to acc ``(n,)``, from which entries are selected.
 
         Returns:
-            acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. The
-            addition is left to the caller because a selector can do it in the same pass over memory.
+            acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. A selector
+            can add it in its own pass over memory.
         """
 
     def withhold(self, parts: Sequence[slice]) -> None:
@@ -66,7 +66,7 @@ class Feedback(Protocol):
         """Return the acc ``(n,)`` of a flush, a step that sends the residual without a gradient.
 
         ``without``, if given, is a finite gradient ``(n,)`` whose `accumulate` is undone first, to rounding. The flush
-        ends with `consume`, as every step. It is not an `accumulate` of zeros, which would apply momentum.
+        ends with `consume`, as every step.
 
         Raises:
             ValueError: this rule never defers anything.
@@ -155,8 +155,7 @@ class NoFeedback(Feedback):
 class ErrorFeedback(Feedback):
     """Error feedback with a residual ``(n,)``: float32, or float64 for float64 gradients.
 
-    The residual is the one large array of the library that changes in place. The first `accumulate` allocates it, in
-    the array library of the gradient.
+    The first `accumulate` allocates it, in the array library of the gradient; it changes in place.
     """
 
     size: int = field(default=0, init=False, repr=False)

@@ -1,7 +1,6 @@
 """Write the reports of reducers to files in the folder ``SPARSE_MPI_METRICS_DIR``, for operators to collect.
 
 Each rank has a file in Prometheus' text format, for node_exporter's textfile collector, see docs/guides/observe.md.
-This module is imported only if the variable is set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A plan: the tensors of a gradient divided into parts, and an algorithm for each.
 
-The tensors of a part are fused into one vector. `sparse_mpi.algorithms.hybrid` carries a plan out.
+The tensors of a part are fused into one vector. `algorithms.hybrid` carries a plan out.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def advise(
 def overlapped(found: StepTime, batch: float) -> float:
     """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
 
-    Computing is not hidden. The exchange hides behind the backward pass, but for the last bucket.
+    The exchange hides behind the backward pass, but for the last bucket.
     """
     hidden = (1 - LAST) * BACKWARD * batch
     return found.computing + max(found.exchanging - hidden, LAST * found.exchanging)

@@ -1,7 +1,7 @@
 """The seconds of a dense allreduce by NCCL, fitted to published measurements: the fair baseline.
 
-`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. No figures of long messages of an MPI
-library between hosts were published, so an MPI's own ``Allreduce`` has to be measured.
+`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. An MPI's own ``Allreduce`` has to be
+measured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Computation and traffic of a step of each algorithm, in closed form: a *way* is an algorithm with a message format.
 
 ``ways.json`` has the numbers: bytes counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and the
-computation of a rank between its calls timed, alone on a core. `python -m runs.ways` makes it anew. Between the numbers
-of ranks bytes are interpolated, and beyond them they grow by the kind of call.
+computation of a rank between its calls timed, alone on a core. `python -m runs.ways` makes it anew. Bytes are
+interpolated between the numbers of ranks, and grow by the kind of call beyond them.
 """
 
 from __future__ import annotations

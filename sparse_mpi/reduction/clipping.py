@@ -6,7 +6,7 @@ buckets, the ranks add up these sketches, and the squares of the sum give the sq
 gradients by the same factor.
 
 The estimate has a standard error of 2.2 %, for any gradients and number of ranks. Sketches are added up as whole
-numbers, so that every rank, in World as over MPI, gets the same bits.
+numbers, so that every rank gets the same bits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
     Collective: one allreduce of 8,200 bytes (control), two more where gradients are huge or not finite.
 
     Args:
-        own: the result of `sketched` on this rank.
+        own: result of `sketched` on this rank.
         max_norm: the norm to clip to.
         comm: all ranks.
     """

@@ -127,12 +127,10 @@ class Engine:
     Attributes:
         ranks: the number of ranks whose gradients are in the last result.
         steps: number of steps and flushes since the algorithm's state began.
-        whole: the last step was to send every entry.
-        absence: absent gradients, in a step.
+        whole: True if the last step was to send every entry.
         second_moment: second moment of this rank's gradients, if it travels with the entries.
         watch: measures the quality of some steps, if set.
         meters: called with this engine after each step; see `monitor.observe`.
-        report: counts and times of the last step.
         objection: an error that keeps this rank from the next step; all ranks raise then.
         revised: gradients have changed since earlier reductions of the step began: all ranks raise `StepRefused` then.
         unfit: other gradients of the step are not finite: all ranks raise it, too.

@@ -304,7 +304,7 @@ class SparseAllreduce:
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce the next steps by another algorithm, with the same residual. Collective.
 
-        An earlier one resumes its state.
+        An earlier algorithm resumes its state.
 
         Raises:
             TypeError, ValueError: an unknown algorithm, second moments that it cannot carry, or ranks may be

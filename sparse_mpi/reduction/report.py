@@ -20,7 +20,6 @@ class Instrumented(Wrapper):
 
     Attributes:
         seconds: time of all selections since the last `reset`.
-        selected: pairs selected.
         added: number of selections that added a gradient to their vector.
         span: start and end of the last selection, in `time.perf_counter` seconds.
     """

@@ -3,8 +3,8 @@
 The square of a sum of d late gradients is d times the square of one, so Adam cannot compute second moments from sums.
 But each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the
 mean of the ranks' second moments over P; the `Agreement` of a tensor measures the excess. An algorithm that `carries` a
-second vector selects by the residual over the root of a rank's own, so that tensors with small gradients are selected
-too, and adds second moments up at the entries of the result.
+second vector selects by the residual over the root of a rank's own, and adds second moments up at the entries of the
+result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Save an engine, and restore it on the same number of ranks, to the bit, or on another: `Snapshot`.
 
-A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays. `sealed` adds its form, by
-which damage is detected before loading.
+A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays; `sealed` adds its form.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ DTYPE = "dtype"  # dtype of the acc of the algorithm's state
 
 
 class Snapshot:
-    """Takes, restores and deals out the state of an engine.
+    """The state of an engine, taken, restored and dealt out.
 
     Arrays of the feedback rule are *owed*: added up over ranks. Replicated ones are the same on all ranks. The
     algorithm's state belongs to a rank, and begins afresh on other ranks.

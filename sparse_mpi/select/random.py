@@ -1,4 +1,4 @@
-"""Random selection: positions are the same on every rank and in every run, so that values are sent without them.
+"""Random selection: positions are the same on every rank and in every run, and are not sent.
 
 A counter-based generator draws them by seed and step; no global generator is used.
 """

@@ -3,7 +3,7 @@
 The threshold is a little below the k-th magnitude expected from the last steps. If k to about 3k/2 entries reach it,
 the k largest are among them and are picked out exactly: top-k for one read of the vector, with no estimate that drifts.
 Otherwise a sample or a histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller
-after a step that let too many pass, larger after one that let too few. The pass can add the gradient to the residual.
+after a step that let too many pass, larger after one that let too few.
 """
 
 from __future__ import annotations

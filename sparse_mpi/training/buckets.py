@@ -74,11 +74,7 @@ class Buckets(ReplicatedState):
         return {name: parameter for parameter, name in self.names.items() if parameter in new}
 
     def add(self, named: Mapping[str, Tensor]) -> None:
-        """Reduce `new` parameters, too. Collective.
-
-        Raises:
-            TypeError, ValueError: see `in_one_order`.
-        """
+        """Reduce `new` parameters, too, or raise the errors of `in_one_order`. Collective."""
         ordered = partial(in_one_order, named)
         ranks = self._gradients.live
         # Making a reduction starts no thread

@@ -48,9 +48,8 @@ class Door:
     A door adds when its vectors are reduced: docs/explanation/doors.md says how one is made.
 
     Args:
-        gradients: vectors of the model's parameters.
-        optimizer: steps along the reduced gradients; None where the door does not know it. average: True where
-        ``.grad`` becomes the mean over the ranks, and False for the sum.
+        optimizer: steps along the reduced gradients; None where the door does not know it.
+        average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
         beside: replicated values that a state has beside vectors and number of steps; None: nothing.
 
     Attributes:

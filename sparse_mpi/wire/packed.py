@@ -17,10 +17,9 @@ Indices count from the start of the region, and are written in the shorter one o
 
 If the message has all u indices of the region, neither section is sent. The message of no entries is empty.
 
-Elias-Fano needs at most 2 + log2(u / c) bits an index for any data, 8.6 at 1 %. Gaps packed in blocks would need the
-bits of the largest gap of a block: 10 for random indices in blocks of 128, and any number in the worst case. The length
-of a message follows from c and u, so a rank that knows the count knows the length. Entries are independent of each
-other, so a GPU writes and reads them in parallel.
+Elias-Fano needs at most 2 + log2(u / c) bits an index for any data, 8.6 at 1 %. The length of a message follows from c
+and u, so a rank that knows the count knows the length. Entries are independent of each other, so a GPU writes and reads
+them in parallel.
 """
 
 from __future__ import annotations
