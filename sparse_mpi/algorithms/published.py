@@ -37,7 +37,7 @@ A = TypeVar("A", bound=Algorithm)
 FEWEST = Fraction(2, 3)  # times k: a stale threshold that fewer entries reach is lowered
 MOST_SELECTED, MOST_SUMS = Fraction(5, 4), Fraction(4, 3)  # times k: one that more entries reach is raised
 SUMS_NUDGE = 1.008  # the factor by which the global threshold is lowered or raised
-RAISE, MAX_RAISES = 1.03, 5  # factors that raise the local threshold before it selects
+RAISE, MAX_RAISES = 1.03, 5  # factor and most raises of the local threshold before it selects
 
 
 @dataclass(frozen=True)

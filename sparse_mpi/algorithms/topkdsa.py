@@ -49,7 +49,7 @@ class TopkDSA(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """Return the sum of all selections; ``sent`` is this rank's, less the rounding error of its region's sum."""
+        """Return the sum of all selections; ``sent`` is this rank's as it arrives, less its region's rounding error."""
         # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Split: the entries of each region go to its owner, who adds them up in rank order.

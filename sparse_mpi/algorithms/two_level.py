@@ -253,7 +253,7 @@ def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
     """Return ``algorithm`` as it runs on the ranks of ``comm``: in one level, or in two. Collective.
 
     It runs in two if ``levels`` is 2, or if it is None and there are several hosts with the same number of ranks, at
-    least two. The first rank logs a choice. Each part of a `Hybrid` is placed by itself.
+    least two. Where there was a choice the first rank logs it. Each part of a `Hybrid` is placed by itself.
     """
     if algorithm.parts:
         parts = tuple(replace(cast(Any, part), algorithm=placed(part.algorithm, comm)) for part in algorithm.parts)

@@ -50,8 +50,8 @@ def allreduce(
             of bool are "or", and NaN makes a minimum or maximum NaN. A missing key is no zero.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         algorithm: ``"split"``, ``"doubling"``, ``"gather"``, or ``"auto"``, the fastest expected on ``network``.
-            `doubling` combines in the order of a tree, the others in rank order, ``((x0 + x1) + x2) + ...``, bit for
-            bit.
+            `split` and `gather` combine in rank order, ``((x0 + x1) + x2) + ...``, bit for bit; `doubling` in the order
+            of a tree.
         zeros: ``"keep"`` entries of the result that are exactly zero, or ``"drop"`` them.
         network: latency and bandwidth, for ``"auto"``: a `Network`, by default 10 Gbit/s and 5 us, or ``"fitted"``,
             which measures them in the first call on a communicator: the next run may take another algorithm then.
@@ -63,7 +63,7 @@ def allreduce(
 
     Returns:
         The same kind as x, on the same device, in the order of its keys and without duplicates; the same bytes on every
-        rank. A matrix's keys are in the order of its rows, strings in Python's order.
+        rank. Keys may be negative; a matrix's are in the order of its rows, strings in Python's order.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank, before any

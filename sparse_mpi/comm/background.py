@@ -88,7 +88,7 @@ class Handle(Generic[T]):
 
     @property
     def marks(self) -> Marks | None:
-        """Return the span as events on the device; None for work on the host's stream alone."""
+        """Return the span as events on the device; None for work without a stream of its own."""
         return self._fork.marks if self._fork is not None else None
 
     def _do(self, work: Callable[[], T]) -> None:

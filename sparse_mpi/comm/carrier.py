@@ -27,7 +27,7 @@ class Device(Protocol):
         """Fill ``out`` ``(P, *send.shape)``, which is not empty."""
 
     def allgatherv(self, send: Array, out: Array, counts: Counts) -> None:
-        """Fill ``out`` with the rows of all ranks in rank order, ``counts`` ``(P,)``."""
+        """Fill ``out`` with the rows of all ranks in rank order, ``counts`` ``(P,)`` of each."""
 
     def alltoallv(self, send: Array, counts: Counts, out: Array, came: Counts) -> None:
         """Send ``counts`` ``(P,)`` rows to each rank, and fill ``out`` with ``came`` ``(P,)`` rows from each."""

@@ -42,7 +42,7 @@ def _end_before_finalize(MPI: Any) -> None:
 
 @contextmanager
 def _in_words(MPI: Any, survives: bool) -> Iterator[None]:
-    """Explain the error of a job without communicators; ranks that survive may have another error."""
+    """Say what becomes of a job that has no more communicators; ranks that survive may have another error."""
     try:
         yield
     except MPI.Exception as error:

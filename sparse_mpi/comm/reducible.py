@@ -15,9 +15,9 @@ SUBSTITUTES = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64":
 
 
 def reduced(send: Array, op: str, reduce: Callable[[Array], object]) -> Array:
-    """Return the reduction of ``send``, of a reducible type, by ``reduce(x)``, which works in place on `SUBSTITUTES`.
+    """Return the reduction of ``send``, of a reducible type, by ``reduce(x)``, which works in place.
 
-    An empty ``send`` is not reduced.
+    ``x`` has a substitute for each type in `SUBSTITUTES`. An empty ``send`` is not reduced.
     """
     if not send.size:
         return send.copy()

@@ -224,7 +224,7 @@ class Members:
         self._made: list[Members] = []  # groups made by `split`
 
     def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], object]) -> Any:
-        """Wait for the same call on all members; the last one combines all arguments, in rank order."""
+        """Wait for the same call on all members; the last caller combines all arguments, in rank order."""
         run = self.run
         if self._revoked or run.failure is not None:
             run.check()

@@ -114,7 +114,7 @@ class Kernels(Protocol):
         """Count entries with ``bits >> shift == prefix`` by the ``width`` bits that follow: ``(2**width,)`` int64."""
 
     def kth_bin(self, counts: Array, k: int) -> tuple[int, int, int]:
-        """Find the highest bin of a `histogram` such that k entries, which exist, are in it or above.
+        """Find the highest bin of a `histogram` such that k entries are in it or above; there are at least k.
 
         Return its number, the number of entries in it or above, and the number in it.
         """

@@ -86,7 +86,7 @@ def l2_norm(x: Array) -> float:
     total = 0.0
     for start in range(0, len(x), CHUNK_ELEMENTS):
         wide = x[start : start + CHUNK_ELEMENTS].astype("float64")
-        wide *= wide  # an own copy
+        wide *= wide  # astype has copied: this is the copy's own memory
         total += float(wide.sum())
     return math.sqrt(total)
 

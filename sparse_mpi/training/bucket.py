@@ -107,8 +107,9 @@ class Bucket:
     def changed(self) -> bool:
         """Tell if a gradient that was taken ``apart`` has changed since, by its bits.
 
-        A large gradient shows a sample of runs of entries, another one in each step, unless torch has counted a change:
-        what ``.data`` or NumPy changes in a single run is seen with odds of 1 to 31, and in 64 kB for sure.
+        Of a large gradient only a sample of runs of entries is compared, another one in each step, unless torch has
+        counted a change: what ``.data`` or NumPy changes in a single run is seen with odds of 1 to 31, and in 64 kB for
+        sure.
         """
         now: list[Tensor] = []
         taken: list[Tensor] = []

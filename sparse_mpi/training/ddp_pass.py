@@ -51,7 +51,7 @@ class DDPBuckets:
         self.viewed = bool(self.views)
 
     def collect(self) -> tuple[Tensor, list[int]]:
-        for parameter, gradient in self.views:  # zero_grad() brings DDP's own back, then another object
+        for parameter, gradient in self.views:  # DDP's own comes back after zero_grad(), as another object
             parameter.grad = gradient.detach()
         # Where torch's optimizers leave a parameter alone, momentum stays as it is
         parts = enumerate(zip(self.vector.parameters, self.vector.split(self.flat), strict=True))

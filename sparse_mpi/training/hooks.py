@@ -39,7 +39,8 @@ def in_backward() -> bool:
 def nested(optimizer: Optimizer) -> bool:
     """Tell if this is a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
 
-    torch runs the hooks of an instance around the ``step`` of each class. The stack of calls tells.
+    torch runs the hooks of an instance around the ``step`` of each class. What counts is the stack of calls, in which
+    an error leaves no trace.
     """
     frame: FrameType | None = sys._getframe(1)
     entries = 0

@@ -88,7 +88,7 @@ def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
 
 
 def zeros_among(parts: Mapping[int, Tensor]) -> set[int]:
-    """Return the numbers of all-zero ``parts``, all of one device, for which this waits once."""
+    """Return the numbers of all-zero ``parts``, all of one device, which is waited for once."""
     if not parts:
         return set()
     found = torch.stack(torch._foreach_norm([*parts.values()], 1)) == 0

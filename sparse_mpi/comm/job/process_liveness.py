@@ -43,6 +43,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, comm: Any) -> Neighbours:
+        """Return the neighbours in an mpi4py communicator. Collective."""
         processes = np.empty((comm.size, 2), np.int64)
         comm.Allgather(identity(), processes)
         return cls(processes, comm.rank)

@@ -181,7 +181,7 @@ def _gather_part(x, part, number, line):
 
 @compiled
 def _taken(found, of_found, count, margin, chosen, largest):
-    """Write the largest of ``count`` candidates, or zeros at the lowest other places; return the next threshold."""
+    """Write the largest of ``count`` candidates, and zeros where they are too few; return the next threshold."""
     quota, one = chosen.size, bits_of(of_found).dtype.type(1)
     if count >= quota:
         return max(keep_of_few(found[:count], of_found[:count], chosen, largest) - margin, one)
