@@ -71,8 +71,8 @@ MODULES = (  # public, imported likewise
     "testing",
     "wire",
 )
-MOVED = "groupby_sum"  # to `contrib`
-REMOVED = "SparseReduceScatter"  # from `contrib`, which raises an error with the replacement
+MOVED = "groupby_sum"  # now in `contrib`
+REMOVED = "SparseReduceScatter"  # gone from `contrib`, which raises an error with the replacement
 
 
 def __getattr__(name: str) -> Any:

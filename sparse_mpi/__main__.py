@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": "sparse_mpi.planning.plan_command",
     "doctor": "sparse_mpi.cli.doctor.command",
 }
-WORKBENCH = ("bench", "top")  # of sparse_mpi_bench
+WORKBENCH = ("bench", "top")  # commands of sparse_mpi_bench
 
 
 def parser(word: str | None = None) -> Parser:

@@ -19,7 +19,7 @@ import numpy as np
 
 HALF_KINDS = ("float16", "bfloat16")
 FLOATS = ("float32", "float64", *HALF_KINDS)
-SHARED_BYTES = 1 << 20  # of an array from which on it is allocated by torch where torch's tensors are reduced
+SHARED_BYTES = 1 << 20  # least size of arrays that torch allocates where torch's tensors are reduced
 FIBONACCI = np.uint32(2654435769)  # 2^32 over the golden ratio: its multiples are spread evenly
 _FLOAT32, _FLOAT64, _INT32, _INT64 = map(np.dtype, ("float32", "float64", "int32", "int64"))
 _CONSTANTS: dict[tuple[int, int], Any] = {}  # the device copies of `constant`, by identity and device
@@ -52,12 +52,11 @@ def is_device(x: object) -> TypeGuard[Any]:
 
 
 def is_on_device(x: object) -> bool:
-    """Return True if ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
+    """Tell if ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
     return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
 
 
 def namespace(x: Array) -> ModuleType:
-    """Return the module whose functions work on ``x``: ``numpy`` or ``cupy``."""
     return np if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"]
 
 
@@ -99,8 +98,7 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    So work of the library and of the caller is queued in turns. For a torch tensor, CuPy takes long arrays from torch's
-    memory: neither library can use the other's freed memory.
+    For a torch tensor, CuPy takes long arrays from torch's memory: neither library can use the other's freed memory.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -121,7 +119,7 @@ def _on_torch_stream(x: Any) -> Iterator[None]:
 def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int], Any]:
     """Return an allocator of CuPy's arrays on its current stream: long ones from torch's memory, others from ``short``.
 
-    Short arrays are many, and not worth torch's slower path. Arrays may outlive the context in which they are made.
+    Arrays may outlive the context in which they are made.
     """
     torch = sys.modules["torch"]
 
@@ -150,7 +148,7 @@ class _Foreign(NamedTuple):
 @cache
 def _stream_over(cupy: ModuleType, device: int | None, pointer: int) -> Any:
     """Return CuPy's stream over one of another library, on the current device; cached."""
-    if hasattr(cupy.cuda.Stream, "from_external"):  # from CuPy 14 on
+    if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14 or later
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
     return cupy.cuda.ExternalStream(pointer)
 
@@ -264,7 +262,6 @@ def widened(x: Array) -> Array:
 
 
 def finite(x: Array) -> bool:
-    """Return True if all of an array of `enter` is finite."""
     wide = x if x.dtype.itemsize > 2 else widened(x)
     with np.errstate(over="ignore", invalid="ignore"):
         # The sum of their squares is not finite either, and is made in one pass, by BLAS
@@ -289,7 +286,7 @@ def mantissa_bits(dtype: np.dtype) -> int:
 def magnitude_bits(x: Array) -> Array:
     """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
-    They are the bit patterns without the sign, int32 or int64: comparisons vectorise, and do not lose NaN.
+    They are the bit patterns without the sign, int32 or int64.
     """
     return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
 
@@ -347,7 +344,7 @@ def bytes_of(x: Any) -> memoryview | None:
 
 
 def as_arrays(state: Any) -> Any:
-    """Return a nested state with NumPy arrays in place of torch tensors: the inverse of `as_tensors`."""
+    """Invert `as_tensors`."""
     if isinstance(state, Mapping):
         return {key: as_arrays(value) for key, value in state.items()}
     if type(state) in (list, tuple):

@@ -59,15 +59,15 @@ def attach(
     and clipping by ``torch.nn.utils.clip_grad_norm_`` work as without. A ``GradScaler`` does not: train in bfloat16.
 
     Args:
-        model: whose layers are sharded by ``fully_shard`` over a mesh of one dimension.
+        model: module whose layers are sharded by ``fully_shard`` over a mesh of one dimension.
         replicas: the processes that hold the same shard, in any order: a mesh of one dimension as
             ``mesh["replicate"]``, a process group, or an mpi4py communicator.
         density: the share of a unit's entries that is sent; for None see `DistributedOptimizer`.
         algorithm: a name in `ALGORITHMS`, or an instance.
         feedback: see `SparseAllreduce`.
-        optimizer: of the sharded model's parameters, made after ``fully_shard``. None: it gets the plain means, as with
-            ``momentum="local"``.
-        momentum: as for `DistributedOptimizer`. But with ``"local"`` one backward pass is reduced before each step;
+        optimizer: torch optimizer of the sharded model's parameters, made after ``fully_shard``. None: it gets the
+            plain means, as with ``momentum="local"``.
+        momentum: mode of `DistributedOptimizer`. But with ``"local"`` one backward pass is reduced before each step;
             others come after ``model.set_requires_gradient_sync(False)``.
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
             ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".

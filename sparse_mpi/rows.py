@@ -1,7 +1,6 @@
 """The tensors of a gradient as matrices of rows, and the number of selected entries of each row (ADTopk, HPDC'24).
 
-A selection by quotas of rows needs neither counts nor row numbers on the wire: from shapes and k every rank knows the
-row of each entry.
+Neither counts nor row numbers are sent: from shapes and k every rank knows the row of each entry.
 """
 
 from __future__ import annotations

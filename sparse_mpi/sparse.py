@@ -20,7 +20,7 @@ from sparse_mpi.kernels.base import Number
 if TYPE_CHECKING:
 
     class SparseVector(NamedTuple, Generic[A]):
-        """The class below, by the type of its arrays: Python 3.10 has no generic named tuples."""
+        """The generic form of the class below: Python 3.10 has no generic named tuples."""
 
         indices: A
         values: A
@@ -56,7 +56,6 @@ else:
 
 
 def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] | A:
-    """Return ``result`` as writable arrays of the caller's library; see `sparse_mpi.arrays.leave`."""
     if isinstance(result, SparseVector):
         return SparseVector(arrays.leave(result.indices, caller), arrays.leave(result.values, caller), result.size)
     return arrays.leave(result, caller)
@@ -65,8 +64,8 @@ def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] 
 def merge(vector: SparseVector, lengths: np.ndarray | None = None) -> SparseVector:
     """Sum the entries that share an index, in the order in which they stand; indices of the result ascend.
 
-    So ranks that merge the same buffer, in which the entries of several ranks stand, get the same bits. If these are
-    known to be ascending runs of ``lengths`` ``(runs,)``, a device need not sort.
+    So ranks that merge the same buffer get the same bits. If the entries are ascending runs of ``lengths`` ``(runs,)``,
+    a device need not sort.
     """
     return SparseVector(*kernels.of(vector.values).merge(*vector, lengths=lengths), vector.size)
 
@@ -104,7 +103,6 @@ def at_least(
 
 
 def all_at_least(x: Array, threshold: int) -> SparseVector:
-    """Return all entries of ``x`` whose magnitude bits reach ``threshold``."""
     found = at_least(x, threshold, most=len(x))
     if found is None:
         raise RuntimeError(f"a kernel found more than {len(x)} entries in {len(x)}")
@@ -149,10 +147,7 @@ def contains(vector: SparseVector, indices: Array) -> Array:
 
 
 def split_counts(vector: SparseVector, boundaries: np.ndarray) -> Any:
-    """Count the entries of each region between the ascending ``boundaries`` ``(P + 1,)``; see `Kernels.split_counts`.
-
-    Because indices ascend too, the entries of a region are one slice of the vector.
-    """
+    """Count the entries of each region between ascending ``boundaries`` ``(P + 1,)``; see `Kernels.split_counts`."""
     if len(vector.indices) == vector.size:  # it has every index
         return boundaries[1:] - boundaries[:-1]
     return kernels.of(vector.indices).split_counts(vector.indices, boundaries)

@@ -23,8 +23,8 @@ class Range:
     Args:
         interval: values allowed, as in `checks.check_range`, with names of `bounds_of` too; "": all, NaN included.
         lengths: numbers of elements that an array may have, names of `bounds_of`; (): any number.
-        rising: whether the elements of an array ascend strictly.
-        replicated: whether all ranks that reduce together have the same value.
+        rising: True: the elements of an array ascend strictly.
+        replicated: True: all ranks that reduce together have the same value.
     """
 
     interval: str = ""
@@ -89,7 +89,6 @@ def ranged(
 
 
 def range_of(one: Field[object]) -> Range:
-    """Return the `Range` of a dataclass's field; of one that declares none, `ANY`."""
     found: Range = one.metadata.get(RANGE, ANY)
     return found
 
@@ -102,7 +101,7 @@ def bounds_of(size: int, ranks: int, dtype: str | None) -> dict[str, int]:
         "P": ranks,
         "P + 1": ranks + 1,
         "n / P": -(-size // ranks),  # elements that a rank owns, at most
-        "bits": 2**63 if dtype == "float64" else 2**31,  # above the magnitude bits of all numbers
+        "bits": 2**63 if dtype == "float64" else 2**31,  # least number above the magnitude bits of all numbers
         "many": 2**63,
     }
 
@@ -128,7 +127,7 @@ def shown(value: object) -> str:
     """Return ``value`` for an error, cut to 200 characters."""
     try:
         text = repr(value)
-    except ValueError:  # of integers of thousands of digits
+    except ValueError:  # repr refuses integers of thousands of digits
         return f"a {type(value).__name__} that is too long to show"
     return text if len(text) <= 200 else f"{text[:200]}..."
 

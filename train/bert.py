@@ -31,7 +31,7 @@ from sparse_train.tasks.task import seeded
 from sparse_train.trainer.program import ByTask, Program, Settings, Tiny
 
 BASE, SMALL = Shape(layers=12, width=768, heads=12), Shape(layers=2, width=64, heads=2)
-PIECES, FEW_PIECES = 30_522, 1_000  # of vocabularies, the second with --tiny
+PIECES, FEW_PIECES = 30_522, 1_000  # sizes of vocabularies, the second with --tiny
 VOCABULARY_TEXT = 200_000_000  # characters that a vocabulary is trained with at most
 MAX_QUESTION_PIECES = 64
 TEXTS: dict[str, Callable[[Path], Iterable[Document]]] = {

@@ -59,7 +59,7 @@ class GPT2(nn.Module):
     """The GPT-2 of the package transformers, which returns logits.
 
     Args:
-        shape: of the model.
+        shape: layers, width and heads of the model.
         dropout: share of the activations.
 
     Raises ImportError: transformers is not installed.

@@ -85,7 +85,7 @@ def record(args: Namespace, comm: Comm) -> None:
         if number in args.record_steps:
             steps[number] = _gathered(_flat(parameters), comm)
         optimizer.step()
-    average_buffers(task.model, comm)  # as at the end of training, so that only weights can differ
+    average_buffers(task.model, comm)  # done here as at the end of training, so that only weights can differ
     (reducer,) = [bucket.reducer for bucket in optimizer.reduction.buckets]
     facts = {
         "algorithm": options.algo,

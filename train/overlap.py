@@ -67,7 +67,7 @@ class Emulated(nn.Module):
         self.tensors = nn.ParameterList([p for layer in self._layers for p in layer])
         self._sizes = [[p.numel() for p in layer] for layer in self._layers]
         self._ends = list(accumulate(map(sum, self._sizes)))
-        self._due = [seconds * share for share in accumulate(reversed(shares))][::-1]  # from the start of the pass
+        self._due = [seconds * share for share in accumulate(reversed(shares))][::-1]  # seconds since its start
         self._pool, self.offset, self._began = pool, 0, 0.0
 
     def forward(self, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ SETTINGS = {
     "cifar100": images.ADTOPK,
     "imagenet": images.ADTOPK,
 }
-DEPTHS = {"cifar100": 50, "imagenet": 152}  # that go with these settings; 20 with the others
+DEPTHS = {"cifar100": 50, "imagenet": 152}  # depths for these settings; 20 for the others
 TINY = Tiny("digits", Settings(epochs=2, batch_size=16, lr=0.1, warmup_epochs=0.5, momentum=0.5))
 
 

@@ -76,7 +76,7 @@ class Way:
             self._ours = SparseState(list(model.named_parameters()), **options)
             self.model = DistributedDataParallel(model)
             self.model.register_comm_hook(self._ours, sparse_hook)
-        elif kind == "powersgd":  # in one bucket: of several, gloo adds up unlike messages, and the job ends
+        elif kind == "powersgd":  # one bucket: gloo adds up unlike messages of several, and the job ends
             state = powerSGD_hook.PowerSGDState(None, options.pop("rank"), options.pop("start", 10), **options)
             self.model = DistributedDataParallel(model, bucket_cap_mb=1 << 20)
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
@@ -199,7 +199,7 @@ def main() -> None:
     add("--seeds", type=integer(0), nargs="+", default=[1], metavar="SEED", help="of weights and batches (default: 1)")
     add("--steps", type=integer(1), metavar="N", help="that are taken, without tests (default: all of the program)")
     add("--json", type=record, metavar="FILE", help="the record to write (default: none)")
-    parser.set_defaults(**{WORDS: []})  # behind --
+    parser.set_defaults(**{WORDS: []})  # arguments behind --
     torch.set_num_threads(1)
     job.run(job.in_process_group(measure), parser.parse_args())
 

@@ -84,7 +84,7 @@ def train(run: Run) -> dict[str, Any]:
         **run._asdict(),
         **{name: final[name] for name in ("headline", "score", "loss")},
         "mb_sent": total / epochs[-1]["step"],
-        "mb_total": total,  # with all that a warm-up and a flush sent
+        "mb_total": total,  # all that a warm-up and a flush sent is included
         "epochs": epochs,
         **provenance(),
     }

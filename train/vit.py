@@ -33,7 +33,7 @@ SETTINGS = {
     # ADTopk, HPDC 2024. That rate suits trained weights: --lr 5e-4, DeiT's for 512 images a step, learns more from none
     "imagenet": replace(SCRATCH, lr=5e-5, weight_decay=0.0),
 }
-SIZE = {"digits": "micro", "imagenet": "base"}  # that goes with these settings; mini with the others
+SIZE = {"digits": "micro", "imagenet": "base"}  # sizes for these settings; mini for the others
 TINY = Tiny("digits", replace(SCRATCH, epochs=2, batch_size=16, lr=3e-3, warmup_epochs=0.5))
 
 

@@ -29,7 +29,7 @@ class Benchmark:
     options: Sequence[Option]
     measure: Callable[..., Iterator[Output]]  # takes the options, and the communicator if `collective`
     check: Callable[[argparse.Namespace], object] | None = None  # raises Refused, before MPI starts
-    figure: Callable[[Sequence[dict[str, Any]]], Any] | None = None  # for --plot
+    figure: Callable[[Sequence[dict[str, Any]]], Any] | None = None  # maker of the figure for --plot
     collective: bool = False  # all ranks of MPI measure; the first one prints and writes
 
     def add_parser(self, kinds: Any) -> None:

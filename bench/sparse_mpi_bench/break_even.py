@@ -23,7 +23,7 @@ class Cost:
 
     compute: float  # seconds
     messages: float
-    bytes: float  # of the direction that carries more, control included
+    bytes: float  # the direction that carries more, control included
 
 
 def break_even(cost: Cost, baseline: Cost, alpha: float) -> float:

@@ -10,7 +10,7 @@ from sparse_mpi.predict.ways import BASELINE, predictable
 from sparse_mpi.reduction.arguments import make_algorithm, spelled, takes
 
 OWN = "own"  # the wire format that an algorithm has if none is asked for
-WIRES = (OWN, "packed", "packed+bf16")  # of the table of predict
+WIRES = (OWN, "packed", "packed+bf16")  # formats in the table of predict
 TEAM = " in a team"  # suffix of the names of candidates that survive the loss of ranks
 
 

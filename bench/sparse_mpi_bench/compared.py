@@ -23,7 +23,7 @@ from sparse_mpi.monitor import observe
 
 def record(file: Path) -> None:
     losses: list[torch.Tensor] = []
-    backward: Any = torch.autograd.backward  # which Tensor.backward calls, too
+    backward: Any = torch.autograd.backward  # Tensor.backward calls it, too
     last, lines = perf_counter(), file.open("w")
     sent: int | None = None  # nothing is reduced yet
 

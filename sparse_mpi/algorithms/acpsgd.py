@@ -23,7 +23,7 @@ from sparse_mpi.sparse import Layout
 
 @dataclass(frozen=True)
 class ACPSGD(LowRank):
-    """One allreduce a step, of the left factors in even steps and of the right ones in odd steps; k is ignored."""
+    """One allreduce a step: left factors in even steps, right factors in odd steps; k is ignored."""
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None

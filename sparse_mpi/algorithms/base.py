@@ -24,11 +24,6 @@ DENSITY = 0.01  # k over n in most papers
 if TYPE_CHECKING:
 
     class Reduction(NamedTuple, Generic[A]):
-        """The result of an allreduce: the sum, and this rank's part in it.
-
-        The sum of ``sent`` over all ranks is ``total`` (to rounding), so this rank still owes ``x - sent``.
-        """
-
         total: SparseVector[A] | A
         sent: SparseVector[A] | A
 
@@ -161,7 +156,7 @@ class Algorithm(ABC):
             acc: ``(n,)``, unchanged unless ``add`` is given.
             k: entries to send, 1 <= k <= n.
             comm: the transport.
-            state: from `init` or the last step; its arrays may be written to.
+            state: the result of `init` or of the last step; its arrays may be written to.
             layout: the shapes of the tensors that make up ``acc``, the same as in `init`.
             add: ``(n,)`` to add to ``acc`` in place. An algorithm that `accumulates` passes it to ``selector.select``,
                 which adds it in the pass that selects. All others are given None.
@@ -199,7 +194,6 @@ def _entry(registry: str, given: object) -> str:
 
 
 def with_selectors(part: T, wrap: Callable[[Selector], Selector]) -> T:
-    """Return an algorithm, or a part of one, with ``wrap(selector)`` in place of every selector."""
     made: Any = part
     if isinstance(part, Selector):
         made = wrap(part)

@@ -17,7 +17,7 @@ MAX_ROW_BYTES = 16  # unused bytes behind a message, at most
 
 
 def allgather(rows: Array, comm: Comm) -> tuple[Array, np.ndarray]:
-    """Return the rows of all ranks from this one on, and the number of each rank's: ``(P,)`` int64 in that order."""
+    """Return the rows of all ranks from this one on, and each rank's number of rows, ``(P,)`` int64 in that order."""
     # Every round doubles the number of ranks, gap, whose rows this one has; the last may bring fewer.
     counts, gap = np.array([len(rows)], np.int64), 1
     while gap < comm.size:

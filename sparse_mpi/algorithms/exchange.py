@@ -32,26 +32,26 @@ from sparse_mpi.wire.packed import Ballots, Complete, KnownCounts, Paired, cut_m
 
 T = TypeVar("T")
 MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
-WireFormat: TypeAlias = Wire | Paired | Ballots  # of which an exchange needs `pack`, `unpack` and `lossless`
+WireFormat: TypeAlias = Wire | Paired | Ballots  # an exchange needs `pack`, `unpack` and `lossless`
 
 
 def exchange(
     packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm
 ) -> tuple[SparseVector, np.ndarray | None]:
-    """Send each rank its message, and unpack the messages of all ranks, in rank order; return `run_lengths` too."""
+    """Send each rank its message; return the entries of all ranks in rank order, and `run_lengths`."""
     messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
     return unpack(messages, lengths, region, wire, packed.vector), run_lengths(lengths, wire)
 
 
 def run_lengths(lengths: np.ndarray, wire: WireFormat) -> np.ndarray | None:
-    """Return the number of entries in messages of these ``lengths`` ``(m,)``; None if only their contents tell."""
+    """Return the number of entries in messages of ``lengths`` ``(m,)``; None if only their contents tell."""
     return lengths if isinstance(wire, Coo) else None
 
 
 def unpack(
     messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
 ) -> SparseVector:
-    """Return the entries of messages of these ``lengths`` with indices in ``region``; values have ``like``'s dtype."""
+    """Return the entries, with indices in ``region``, of messages of ``lengths``; values have ``like``'s dtype."""
     return wire.unpack(messages, lengths, region[None].repeat(len(lengths), axis=0), like.size, like.values.dtype)
 
 
@@ -87,8 +87,8 @@ def doubled(
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
     """Agree on boundaries that cut the selections of all ranks about equally; one allgather of control.
 
-    They are quantiles of all selections together, which bounds what a rank receives for any distribution of entries.
-    Region q is ``[boundaries[q], boundaries[q + 1])`` of ``(P + 1,)`` int64, alike on every rank.
+    The boundaries ``(P + 1,)`` int64, alike on every rank, are quantiles of all selections together, which bounds what
+    a rank receives for any distribution of entries. Region q is ``[boundaries[q], boundaries[q + 1])``.
     """
     pool = pooled(selected.indices, samples(k, comm.size), comm)
     if len(pool.keys) == 0:
@@ -139,13 +139,11 @@ def reduction_load(added: int, k: int) -> int:
 
 
 def uneven(loads: np.ndarray) -> bool:
-    """Tell if the largest of the ``loads`` ``(P,)`` is more than an eighth above their mean."""
     each = loads.tolist()
     return 8 * max(each) * len(each) > 9 * sum(each)
 
 
 def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
-    """Tell if a rank of the ``loads`` ``(P,)`` exceeds the `imbalance_limit` with a trigger of at least 2."""
     each = loads.tolist()
     return max(each) * k / 16 > imbalance_limit(sum(each) * k / 16 / len(each), max(trigger, 2))
 
@@ -155,8 +153,6 @@ def balance(
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
     """Move surplus results to other ranks, in the order of indices, until every rank has an equal share.
 
-    Every rank knows all counts, and thus its own messages.
-
     Args:
         results: this rank's entries of the result, in its region.
         counts: ``(P,)`` int64, entries of each rank.
@@ -164,7 +160,7 @@ def balance(
         ring: the ranks in the order of their regions.
 
     Returns:
-        The first three afterwards; a region may then span several neighbouring ones.
+        The first three arguments afterwards; a region may then span several neighbouring ones.
     """
     # Number the results of all ranks: rank q has [starts[q], ends[q]), and is to have [shares[q], shares[q + 1]).
     rank, ends = ring.rank, np.cumsum(counts)

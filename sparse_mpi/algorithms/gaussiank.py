@@ -23,9 +23,9 @@ class GaussianK(TopkA):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return `TopkA`'s, but for default plans and a result that depends on the device.
+        """Return `TopkA`'s traits, except default plans and a result that is the same on all devices.
 
-        The threshold is a mean of squares that BLAS adds in float32 with an error of 2e-5: about one entry in some
-        thousands differs, and the norm by the root of that.
+        The threshold is a mean of squares that BLAS adds in float32 with an error of 2e-5: one entry in some thousands
+        differs.
         """
         return replace(super().traits, in_default_plans=False, device_difference=0.05)

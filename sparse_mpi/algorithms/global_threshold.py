@@ -1,14 +1,12 @@
 """The global threshold, found by counting: the magnitude that about k of all ranks' sums reach.
 
-The published Ok-Topk gathers every sum on every rank, and reuses a stale threshold in most steps (`published.py`).
-Here every step computes it anew, by one of two paths:
+The published Ok-Topk reuses a stale threshold in most steps (`published.py`). Here every step computes it anew, by one
+of two paths:
 
 - The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidate thresholds
   around a predicted one. In a steady run one candidate is reached by 0.9k to k entries.
 - The slow path, `Counted.search`: an interval search, one allreduce of counts a round, for the first step and for
   thresholds that have jumped out of the candidates.
-
-`Counted` serves the sums of Ok-Topk's regions and the segments of `two_level`.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class RankCounts(NamedTuple):
 
 
 def bits_end(values: Array) -> int:
-    """Return the number that all magnitude bits of the dtype of ``values`` lie below."""
+    """Return the number above all magnitude bits of the dtype of ``values``."""
     return 1 << (8 * values.itemsize - 1)
 
 
@@ -149,7 +147,7 @@ class ThresholdPredictor:
     def updated(self, bits: int, octave: int) -> ThresholdPredictor:
         if not self.spacing:
             return ThresholdPredictor(bits, 0, octave >> 7)
-        trend = self.trend + 3 * (bits - self.bits) // 4  # of the error three quarters
+        trend = self.trend + 3 * (bits - self.bits) // 4  # three quarters of the error
         trend = min(max(trend, -octave // 4), octave // 4)
         return ThresholdPredictor(max(bits + trend, 0), trend, self.spacing)
 
@@ -194,16 +192,16 @@ class Counted:
         Ties are selected in the order of rank and position until there are k.
 
         Args:
-            sums: this rank's, of float32 or float64.
+            sums: this rank's sums, float32 or float64.
             k: entries wanted over all ranks.
             predictor: the state of the step before, equal on all ranks.
             comm: the ranks in the order of their regions.
-            piggyback: at most one number that travels to all ranks with the counts; clipped to 255.
+            piggyback: one number at most, which travels to all ranks with the counts; clipped to 255.
             chosen: a mask ``(m,)`` of valid sums, see `Kernels.merge_loosely`; None: all.
 
         Returns:
             The entries in the result; each rank's number of entries and its piggybacked number, ``(P,)`` int64; and the
-            predictor for the next step.
+            next predictor.
         """
         counted, predictor = self.count(sums.values, k, predictor, comm, *piggyback, chosen=chosen)
         return *result_of(sums, counted, k, comm.rank, chosen), counted.piggybacked, predictor
@@ -296,10 +294,10 @@ class Counted:
         return Bracket(low, candidates[enough] if enough < len(candidates) else bracket.high)
 
     def _outward(self, bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
-        """Return up to ``number`` candidates at growing distances from the known end of a bracket.
+        """Return up to ``number`` candidates at growing distances, from ``near`` bits on, from a bracket's known end.
 
-        The first is ``near`` bits away, and each distance is a multiple of the one before: small moves of the threshold
-        are resolved finely, and large ones still enclosed. If both ends are known, candidates lie evenly between.
+        Small moves of the threshold are thus resolved finely, and large ones still enclosed. If both ends are known,
+        candidates lie evenly between.
         """
         low, high = bracket
         if low > self.lowest and high < end:

@@ -73,7 +73,7 @@ class GTopk(Algorithm):
         return Reduction(total, subtract(largest, dropped)), state
 
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
-        """Return the message of this rank's last sum in the tree (at rank 0, the result) and all entries it dropped."""
+        """Return the message of this rank's last sum in the tree (rank 0: the result) and all entries it dropped."""
         # In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done
         size, dtype = carried.size, carried.values.dtype
         nothing = take(carried, slice(0, 0))

@@ -24,12 +24,12 @@ from sparse_mpi.sparse import Layout, SparseVector, concatenate, merge
 
 @dataclass(frozen=True)
 class Fused:
-    """Tensors that are reduced as one vector.
+    """Tensors reduced as one vector.
 
     Args:
-        algorithm: reduces it.
-        tensors: their numbers in the layout, ascending.
-        share: of the step's k entries; dense algorithms ignore it.
+        algorithm: reduces the vector.
+        tensors: numbers of the tensors in the layout, ascending.
+        share: fraction of the step's k entries; dense algorithms ignore it.
     """
 
     algorithm: Algorithm
@@ -57,7 +57,7 @@ class Hybrid(Algorithm):
     """Reduce every part of a gradient by its own algorithm.
 
     Args:
-        parts: every tensor of the layout is in exactly one.
+        parts: `Fused` tensors; every tensor of the layout is in exactly one part.
     """
 
     parts: tuple[Fused, ...] = field()

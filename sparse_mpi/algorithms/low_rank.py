@@ -29,8 +29,8 @@ from sparse_mpi.states import ranged
 class SameShape(NamedTuple):
     rows: int
     columns: int
-    rank: int  # of their factors
-    runs: tuple[tuple[int, int], ...]  # where matrices start that lie one after the other, and how many these are
+    rank: int  # the factors' rank
+    runs: tuple[tuple[int, int], ...]  # start and number of matrices that lie one after the other
 
     def factor_shape(self, left: bool) -> tuple[int, int, int]:
         count = sum(count for _, count in self.runs)
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
 
     size: int  # n, length of the flat vector
     groups: tuple[SameShape, ...]
-    dense: tuple[tuple[int, int], ...]  # where elements that stay dense start and stop
+    dense: tuple[tuple[int, int], ...]  # start and stop of elements that stay dense
 
     @property
     def dense_size(self) -> int:
@@ -136,7 +136,7 @@ def drawn(group: SameShape, number: int, left: bool, seed: int) -> np.ndarray:
 class LowRankState:
     # flat: summed factors of the last step, whose span is the next one's start; finite, none zero
     factors: Array = ranged("(-inf, inf)", replicated=True)
-    left: bool = ranged(default=False, replicated=True)  # whether they are left ones
+    left: bool = ranged(default=False, replicated=True)  # True: the factors are left ones
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class LowRank(Algorithm):
 
     Args:
         rank: most columns of a factor.
-        seed: of the random factors at the start, and in place of lost ones.
+        seed: seed of the random factors at the start, and in place of lost ones.
     """
 
     rank: int = 4
@@ -168,7 +168,7 @@ class LowRank(Algorithm):
         return LowRankState(np.concatenate([np.empty(0), *starts]))
 
     def last_factors(self, state: LowRankState, layout: Layout, acc: Array) -> tuple[list[Array], bool]:
-        """Return the factors of ``state``, those of the start if these do not fit; and whether they are left ones."""
+        """Return the factors of ``state``, or the first ones if these do not fit; and whether they are left ones."""
         parts = parts_of(layout, self.rank)
         if len(state.factors) != parts.factors_size(state.left):
             state = self.init(layout, 1, 1)

@@ -8,9 +8,9 @@ indices are gathered, and one allreduce adds the values of all ranks there. A ch
 clear it, and no entry is chosen twice.
 
 Departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between its share
-over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count, from one measured
-in the first step. NaN or Inf anywhere on a rank reaches the result. Messages have no `Wire` format: indices travel
-without values, and values, which the network adds, unrounded.
+over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count. NaN or Inf anywhere
+on a rank reaches the result. Messages have no `Wire` format: indices travel without values, and values, which the
+network adds, unrounded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MiCRO(Algorithm):
 
     Args:
         slack: a rank chooses at least its share of k divided by this, and at most its share times this.
-        block: neighbouring elements that are in one part.
+        block: number of neighbouring elements in one part.
     """
 
     traits: ClassVar[Traits] = Traits(exact_order=False)
@@ -100,7 +100,7 @@ class MiCRO(Algorithm):
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """Return the largest entries of this rank's part, or the first element of the vector if the part is empty."""
+        """Return the largest entries of this rank's part, or the vector's first element if the part is empty."""
         # Select in the part, and number the entries as in acc.
         n, part = len(acc), partition.part(acc, 0)
         if len(part):

@@ -60,7 +60,7 @@ class OkTopkState:
     # (P + 1,) int64: region q, rank q's own, is [boundaries[q], boundaries[q + 1])
     boundaries: np.ndarray = ranged("[0, n]", lengths=("P + 1",), replicated=True)
     age: int = ranged("[0, many)", 0, replicated=True)  # steps since the boundaries were drawn
-    stale: bool = ranged(default=True, replicated=True)  # whether the next step must redraw them
+    stale: bool = ranged(default=True, replicated=True)  # True: the next step must redraw them
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,8 @@ class OkTopk(Algorithm):
     ) -> tuple[Reduction, OkTopkState]:
         """Sum the selections of all ranks, and return the about k largest sums on every rank.
 
-        Returns:
-            The reduction and the next state. ``total`` has 0.9k to k entries, fewer only where the sums have no more.
-            ``sent`` is this rank's selection, 0 where ``total`` has no entry.
+        ``total`` has 0.9k to k entries, fewer only where the sums have no more. ``sent`` is this rank's selection, 0
+        where ``total`` has no entry.
         """
         n, dtype = len(acc), acc.dtype
 

@@ -24,7 +24,7 @@ from sparse_mpi.sparse import Layout
 
 @dataclass(frozen=True)
 class PowerSGD(LowRank):
-    """Two allreduces a step, of the left factors and of the right ones; k is ignored."""
+    """Two allreduces a step: left factors, then right factors; k is ignored."""
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None
@@ -33,7 +33,7 @@ class PowerSGD(LowRank):
         # Without any matrix worth compressing, this is a dense allreduce.
         if not parts.groups:
             return Reduction(comm.allreduce(acc), acc), state
-        dense = parts.factors_size(left=True)  # where dense elements start in the first message
+        dense = parts.factors_size(left=True)  # start of the dense elements in the first message
         with np.errstate(over="ignore", invalid="ignore"):
             # Multiply by the last step's right factors; the left factors are added up with the dense elements.
             rights, _ = self.last_factors(replace(state, left=False), layout, acc)

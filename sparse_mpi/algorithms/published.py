@@ -37,7 +37,7 @@ A = TypeVar("A", bound=Algorithm)
 FEWEST = Fraction(2, 3)  # times k: a stale threshold that fewer entries reach is lowered
 MOST_SELECTED, MOST_SUMS = Fraction(5, 4), Fraction(4, 3)  # times k: one that more entries reach is raised
 SUMS_NUDGE = 1.008  # the factor by which the global threshold is lowered or raised
-RAISE, MAX_RAISES = 1.03, 5  # how the local threshold is raised before it selects
+RAISE, MAX_RAISES = 1.03, 5  # factor and most raises of the local threshold before it selects
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,9 @@ class StaleRule:
     most: Fraction
 
     def refresh_due(self, age: int, k: int, last_k: int) -> bool:
-        """Return True if this step needs an exact threshold: it is due, or k differs from ``last_k``."""
         return age % self.period == 0 or k != last_k
 
     def nudged(self, bits: int, count: int, k: int, dtype: np.dtype) -> int:
-        """Return the magnitude bits of the next threshold, after ``count`` entries reached ``bits`` in this step."""
         threshold = _value_of(bits, dtype)
         if count < FEWEST * k:
             threshold = threshold / self.nudge
@@ -172,7 +170,7 @@ class PublishedOkTopk(OkTopk):
     """Ok-Topk with the published global threshold: it sends more than `OkTopk`, and its results may exceed k.
 
     Args:
-        selector, period, trigger, wire, radix, levels: as for `OkTopk`, but for the default of one level.
+        selector, period, trigger, wire, radix, levels: fields of `OkTopk`; one level by default.
         threshold_period: steps between exact global thresholds (tau' in the paper).
     """
 

@@ -1,6 +1,6 @@
 """Quantiles of the keys of all ranks: where to cut them into parts of about equal counts.
 
-Each rank samples a few of its keys at equal distances in their order; the quantiles are those of all samples together.
+Each rank samples a few of its keys at equal distances in their order; quantiles are taken of all samples together.
 Samples of different ranks are offset by multiples of the golden ratio: ranks with the same keys sample different ones.
 """
 
@@ -41,7 +41,7 @@ class Pool(NamedTuple):
 
 
 def pooled(keys: Array, each: int, comm: Comm) -> Pool:
-    """Return the pool of all ranks' keys, ``each`` of which are samples. Collective: an allgather of control.
+    """Return the pool of all ranks' keys, with ``each`` samples of a rank. Collective: an allgather of control.
 
     ``keys`` ``(m,)`` int32 or int64 are ascending, of one type on all ranks, possibly none.
     """
@@ -49,7 +49,7 @@ def pooled(keys: Array, each: int, comm: Comm) -> Pool:
 
 
 def told(keys: Array, each: int, rank: int) -> np.ndarray:
-    """Return the message of a rank's ``keys``: their number, the first, the last, and samples; ``(3 + each,)``."""
+    """Return a rank's message: the number of ``keys``, the first, the last, and samples; ``(3 + each,)``."""
     # Samples are m / each keys apart; ``start`` is the place of the first, as a share of that distance.
     m, start = len(keys), (rank + 0.5) * GOLDEN % 1
     words = np.zeros(3 + each, keys.dtype)
@@ -62,7 +62,6 @@ def told(keys: Array, each: int, rank: int) -> np.ndarray:
 
 
 def pool_of(rows: Array) -> Pool:
-    """Return the pool of ranks that have `told` these rows ``(P, 3 + each)``."""
     rows = rows.astype(np.int64, copy=False)
     counts, each = rows[:, 0].copy(), rows.shape[1] - 3
     full = rows[counts > 0]

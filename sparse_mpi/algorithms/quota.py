@@ -97,7 +97,7 @@ class QuotaMessages(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _edges(entries: int, number: int, block: int) -> np.ndarray:
-    """Return the edges of blocks of values: each of ``number`` messages begins a new one."""
+    """Return the edges of blocks of values; each of ``number`` messages begins a new block."""
     starts = np.arange(number)[:, None] * entries + np.arange(0, entries, block)
     return np.append(starts, number * entries)
 
@@ -132,7 +132,7 @@ class Quota(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: QuotaState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, QuotaState]:
-        """Return the q largest sums of each part; ``sent`` is what this rank's messages held of them."""
+        """Return the q largest sums of each part; ``sent`` is this rank's share of them."""
         if few(len(acc), k, comm.size):
             said = comm.attributes.setdefault(few, set())
             if comm.rank == 0 and comm.size > 1 and (len(acc), k) not in said:
@@ -181,7 +181,7 @@ class Quota(Algorithm):
         return 0 if self._codec.block else 0.9 * min(parts.quota * parts.number, k, layout.size), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return what each rank sends in every step: these bytes, and no fewer."""
+        """Return the exact size of each rank's messages, the same in every step."""
         if few(layout.size, k, ranks):
             return self.few.bound(layout, k, ranks)
         form = QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))

@@ -81,7 +81,7 @@ class SparDL(Algorithm):
         prune: ``"threshold"`` (a message keeps its largest entries, an owner its sums that are likely to be among the
             k largest) or ``"block"`` (the paper: every region is cut to its share of k).
         slack: limit of a message's entries, as a multiple of its share of k; not for ``"block"``.
-        block: neighbouring elements that have one owner.
+        block: number of neighbouring elements that have one owner.
         wire: the message format.
         selection: ``"global"`` (the selector picks k entries of all) or ``"block"`` (a share of k from each of P equal
             ranges, passed as rows to a selector that works row by row, for example ``AllDim()``).

@@ -49,10 +49,7 @@ class TopkDSA(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: object, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, Any]:
-        """Return the sum of all selections.
-
-        ``sent`` is this rank's selection as it arrives, less the rounding error of the sum of its own region.
-        """
+        """Return the sum of all selections; ``sent`` is this rank's as it arrives, less its region's rounding error."""
         # Select: each rank its largest entries.
         selected, state = self.selector.select(acc, k, state, add)
         # Split: the entries of each region go to its owner, who adds them up in rank order.

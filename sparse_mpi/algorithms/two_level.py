@@ -6,10 +6,8 @@ sparsely (`oktopk`, `elect`), and the results are gathered inside the node. Lane
 sums that reach the threshold of a node's k largest: all owners count them, in an allgather of control over all ranks.
 
 Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes the cost of the lanes' algorithm for k entries on N
-ranks, shared among the R ranks of a node. Returns at most k entries. The residual of a node is on the owners. R is that
-of the smallest node; other ranks of larger nodes own nothing.
-
-`placed` chooses between one level and two by the hosts of the ranks, for algorithms that declare ``levels``.
+ranks, shared among the R ranks of a node. Returns at most k entries. The residual of a node is on the owners. R is the
+size of the smallest node; other ranks of larger nodes own nothing.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ class TwoLevelState:
     """State carried between steps. Unused on ranks without a segment."""
 
     inner: Any  # the lane's state
-    threshold: ThresholdPredictor = ranged(make=ThresholdPredictor, replicated=True)  # by which lanes share k
+    threshold: ThresholdPredictor = ranged(make=ThresholdPredictor, replicated=True)  # sets the lanes' shares of k
     # The rest is the same on the lane's members
     start: int = ranged("[0, n]", 0)  # the segment of the lane's state goes from `start`
-    stop: int = ranged("[0, n]", 0)  # up to `stop`
+    stop: int = ranged("[0, n]", 0)  # end of that segment
     members: np.ndarray = ranged("[0, P)", make=lambda: np.empty(0, np.int64), rising=True)  # the lane's, by rank
 
 
@@ -68,8 +66,8 @@ class TwoLevel(Algorithm):
         ranks_per_node: consecutive ranks of a node; the last node may have fewer. None: ranks that share memory.
         inner: the algorithm of the lanes, which has ``levels``. Its message format is for the network; inside a node
             pairs are not encoded.
-        through_host: whether arrays on a device are summed in the node where they pass through host memory on their
-            way. If False, they are reduced in one level.
+        through_host: True sums device arrays in the node too, where they pass through host memory anyway; False reduces
+            them in one level.
     """
 
     ranks_per_node: int | None = field(default=None, metadata={"of_ranks": True})
@@ -204,7 +202,7 @@ class TwoLevel(Algorithm):
 
 
 def lanes_of(comm: Comm, per_node: int | None) -> Lanes:
-    """Return the place of this rank, for nodes of ``per_node`` ranks (None: ranks that share memory). Collective."""
+    """Return this rank's place among nodes of ``per_node`` ranks (None: ranks that share memory). Collective."""
     # Computed on first use, and cached as an attribute of the communicator
     key = (Lanes, per_node)
     if per_node == ALONE:
@@ -234,7 +232,7 @@ def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
 def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
     """Deal k entries out over R <= k segments in proportion to ``weights``, by largest remainder, 1 to its width each.
 
-    Entries that exceed a segment's width go to the others, to segments without weight if need be.
+    Entries that exceed a segment's width go to the others, if need be to segments without weight.
     """
     shares = np.ones(len(widths), np.int64)
     while rest := k - int(shares.sum()):

@@ -87,7 +87,6 @@ def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Co
 
 
 def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Combine with one other rank, then as two with two, and so on; see `doubled`."""
     ranges = np.tile(pool.range, (2, 1))
 
     def swap(entries: Entries, dest: int | None, source: int | None) -> tuple[Entries, Entries]:
@@ -114,7 +113,6 @@ def _exchanged(
 
 
 def gather(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Have every rank get all entries, and combine them itself."""
     return merged_runs(gathered(entries, pool, form, comm)[0], op)
 
 

@@ -21,7 +21,7 @@ from sparse_mpi.comm.background import in_turn
 from sparse_mpi.wire import BitPacked
 
 T = TypeVar("T")
-NO_KEYS = (0, -1)  # as a range
+NO_KEYS = (0, -1)  # range of no keys
 
 
 def allreduce(
@@ -91,7 +91,7 @@ def allreduce(
         if algorithm == AUTO:
             inline.expect(transport, call.words, apart=2 * len(result.keys) >= pool.counts.sum())
         left = call.leave([_finished(result, call.entries, zeros)], call.everywhere)[0]
-        if tell is not None and choice is not None:  # which may raise: no rank waits for this one any more
+        if tell is not None and choice is not None:  # tell may raise: no rank waits for this one any more
             tell(choice)
         return left
 

@@ -21,8 +21,8 @@ class Choice(NamedTuple):
     """The chosen algorithm, and why."""
 
     algorithm: str  #: its name
-    seconds: dict[str, float]  #: that each algorithm should take, for messages and merging
-    entries: int  #: of all ranks together
+    seconds: dict[str, float]  #: expected time of each algorithm, for messages and merging
+    entries: int  #: entries of all ranks together
     expected: float  #: entries of the result, if the keys of each rank are drawn from their range at random
 
     def __str__(self) -> str:

@@ -1,8 +1,7 @@
-"""Sparse data on a device: copied to host memory, where it is exchanged and combined, and results copied back.
+"""Sparse data on a device: exchanged and combined in host memory, and copied back.
 
-The arrays of the data cross the bus once each way, on the caller's current stream. The host waits once for the copies
-to pinned memory, and not for copies to the device. Combining takes any NumPy ufunc and any type of numbers, for which
-there are no kernels on the device.
+Arrays cross the bus once each way, on the caller's current stream. The host waits once, for the copies to pinned
+memory. Combining takes any NumPy ufunc and any type of numbers, for which there are no kernels on the device.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from sparse_mpi.sparse import SparseVector
 class HostInput(NamedTuple):
     host: Any  # the input, of the same kind
     back: Callable[[Any], Any]  # brings a result of that kind to the data's device
-    memory: str  # where that is: "host" or "device"
-    error: Exception | None = None  # of its copy to host memory
+    memory: str  # the data's memory: "host" or "device"
+    error: Exception | None = None  # error of the copy to host memory
 
     def read(self) -> Any:
         """Return the data in host memory, or raise the error of the copy, inside the agreement of all ranks."""
@@ -33,7 +32,7 @@ class HostInput(NamedTuple):
 class _Kind(NamedTuple):
     parts: tuple[Any, ...]  # the arrays
     make: Callable[..., Any]  # makes this kind of data of its arrays in host memory
-    back: Callable[[Any], Any]  # makes it of a result in host memory, on the device of the arrays
+    back: Callable[[Any], Any]  # makes a result in host memory this kind of data, on the device of the arrays
 
 
 def to_host_input(x: object, array: bool = False) -> HostInput:
@@ -135,13 +134,13 @@ def _shaped(host: np.ndarray, x: Any) -> Any:
 
 
 def _viewed(flat: Any, kind: Any) -> Any:
-    if flat.stride(0) != 1:  # also of one element or none, which torch takes for contiguous whatever the stride
+    if flat.stride(0) != 1:  # torch takes one element or none for contiguous, whatever the stride
         flat = flat.clone(memory_format=sys.modules["torch"].contiguous_format)
     return flat.view(kind)
 
 
 def _up(host: np.ndarray, caller: Any) -> Any:
-    cupy = sys.modules["cupy"]  # which brought the caller's data down
+    cupy = sys.modules["cupy"]  # the library that brought the caller's data down
     if arrays.is_device(caller):
         return cupy.asarray(host)
     torch = sys.modules["torch"]

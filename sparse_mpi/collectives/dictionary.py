@@ -23,7 +23,7 @@ class Keys(Protocol):
     """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it.
 
     `sample` may cut keys off; `unpacked` returns all messages' keys, and each one's number; `distinct` returns them
-    in their order, and the place of each key among them; `shown` are keys as a result has them.
+    in their order, and each key's place among them; `shown` are keys as a result has them.
     """
 
     def sample(self, keys: Any, places: np.ndarray) -> Any: ...

@@ -1,6 +1,6 @@
 """A few entries travel with the arguments that all ranks compare, without a message of their own.
 
-They are written as in messages. The room for them follows the size of the call before, up to a limit.
+The room for them follows the size of the call before, up to a limit.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Announced(NamedTuple):
     regions: np.ndarray  # (P, 2) the smallest and the largest key
     types: np.ndarray  # (P,) numbers of the types of values
     widths: np.ndarray  # (P,) bytes that each number of a value takes
-    dtypes: Mapping[int, np.dtype]  # of values, by number of a type
-    shape: tuple[int, ...]  # of each value
+    dtypes: Mapping[int, np.dtype]  # number of a type -> type of values
+    shape: tuple[int, ...]  # shape of each value
 
     def groups(self) -> Iterator[tuple[Format, np.ndarray]]:
         wide = (self.regions[:, 1] - self.regions[:, 0]).view(np.uint64) >= WIDE - 1  # the last key counts, too

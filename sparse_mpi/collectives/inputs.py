@@ -41,8 +41,8 @@ class Ready(NamedTuple):
     few: tuple[Entries, np.ndarray] | None  # all ranks' entries, as `gathered`, where they travelled with the arguments
     words: np.ndarray  # (P,) size of these entries; too large where not counted
     adapter: InputAdapter
-    dictionary: Dictionary | None  # of keys that are strings or pairs
-    watched: bool  # whether integers may leave the range of their type
+    dictionary: Dictionary | None  # dictionary of keys that are strings or pairs
+    watched: bool  # True: integers may leave the range of their type
 
     def exact(self, run: Callable[[Ready], Entries], comm: Comm) -> Entries:
         """Return the result of ``run`` on this call; all ranks raise ValueError where integers have wrapped around."""
@@ -68,7 +68,7 @@ class Ready(NamedTuple):
 
     @property
     def everywhere(self) -> np.ndarray:
-        """Return the `ranges` of `leave` where every rank has all keys."""
+        """Return the ``ranges`` of `leave` where every rank has all keys."""
         return np.tile(self.pool.range, (len(self.pool.counts), 1))
 
 
@@ -133,7 +133,7 @@ def ready(
         entries = entries._replace(values=entries.values.astype(dtype))
         if all_of_them is not None:
             all_of_them = all_of_them[0]._replace(values=all_of_them[0].values.astype(dtype)), pool.counts
-        ufunc = operation(op, dtype)  # which raises on all ranks or on none
+        ufunc = operation(op, dtype)  # raises on all ranks or on none
     form = Format(dtype, shape, pool.span, codec_of(wire, ufunc, dtype))
     words *= form.codec.lossless  # rounded values go in messages
     inline.expect(transport, words)

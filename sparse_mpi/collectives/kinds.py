@@ -41,14 +41,14 @@ class InputAdapter:
     facts: dict[str, Any]  # facts that must be the same on all ranks, by name
     leave: Callable[[Entries], Any]  # makes a result of the same kind, whose keys are objects where they are strings
     plain: int | None = None  # 1 + the place in `PLAIN` of a dict's numbers; 0 if it has none; None of all else
-    type: int = INTEGERS  # of keys
+    type: int = INTEGERS  # type of keys
     strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
     word: int = 0  # this rank's fact for `leave`
-    words: list[int] = field(default_factory=list)  # of all ranks, in their order, once exchanged
+    words: list[int] = field(default_factory=list)  # facts of all ranks, in their order, once exchanged
 
 
 class Adaptable(ABC):
-    """Data of a kind that this module does not know, which makes its own `InputAdapter`."""
+    """Data of an unknown kind, which makes its own `InputAdapter`."""
 
     @abstractmethod
     def adapt(self) -> InputAdapter:
@@ -66,7 +66,7 @@ def adapt(x: object) -> InputAdapter:
     if isinstance(x, Adaptable):
         return x.adapt()
     scipy = sys.modules.get("scipy.sparse")
-    if scipy is not None and scipy.issparse(x):  # before dicts, for a DOK is one, too
+    if scipy is not None and scipy.issparse(x):  # a DOK is a dict, too
         return _of_scipy(x, scipy)
     if isinstance(x, dict):
         return _of_dict(x)
@@ -146,7 +146,7 @@ def _of_pairs(given: object, values: object) -> InputAdapter:
 
 def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> InputAdapter:
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # as wide as the longest
+        return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # type as wide as the longest
 
     strings, places = ordered(encoded(keys.tolist()))
     adapter = checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
@@ -211,7 +211,7 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
         found = make((result.values, coords), shape=shape)
         found.has_canonical_format = True
         found = found.tobsr((words[0] >> 1 & BLOCK, words[0] >> 32)) if form == "bsr" else found.asformat(form)
-        if form in ("csr", "csc", "bsr", "dia"):  # which SciPy has copied, number by number
+        if form in ("csr", "csc", "bsr", "dia"):  # SciPy has copied these, number by number
             found.data = canonical(found.data)
         return found if type(found) is type(x) else type(x)(found)
 
@@ -221,7 +221,7 @@ def _of_scipy(x: Any, scipy: Any) -> InputAdapter:
 
 
 def _entries_of_scipy(x: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, Sequence[np.ndarray]]:
-    if x.format == "csr":  # whose keys ascend as they are, as a rule
+    if x.format == "csr":  # keys of csr ascend as they are, as a rule
         keys = _keys_of_rows(x.indptr, x.indices, shape)
         return keys, x.data[: len(keys)], (x.indptr, x.indices)
     indices = [integers(getattr(x, name), name) for name in ("indptr", "indices", "offsets") if hasattr(x, name)]

@@ -22,7 +22,7 @@ from sparse_mpi.wire import WIRES, BitPacked
 from sparse_mpi.wire.codecs import Codec, Unrounded
 from sparse_mpi.wire.packed import Complete, check_lengths, entries_of
 
-SECTIONS = ("head", "values", "scales", "lows", "highs", "end")  # of a message, whose places `MESSAGE` tells
+SECTIONS = ("head", "values", "scales", "lows", "highs", "end")  # sections of a message, whose places `MESSAGE` tells
 WIDE = 1 << 56  # keys of a range from which on they are not packed
 NARROW = (1 << 31) - 1  # keys up to which int32 holds them
 PACKED = {name: wire for name, wire in WIRES.items() if isinstance(wire, BitPacked)}
@@ -35,10 +35,10 @@ class Format:
     """The format of messages, the same on all ranks.
 
     Args:
-        dtype: of the values.
-        shape: of each value, () for numbers.
-        span: of the keys of all ranks. Below `WIDE` they are bit-packed as indices (`wire.packed`), else they take
-            8 bytes each.
+        dtype: type of the values.
+        shape: shape of each value, () for numbers.
+        span: range of the keys of all ranks. Below `WIDE` they are bit-packed as indices (`wire.packed`), else they
+            take 8 bytes each.
         codec: writes the values, for float32 and float64 only if it rounds.
     """
 
@@ -70,13 +70,12 @@ class Format:
         return buffer, lengths
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray) -> list[Entries]:
-        """Return the entries of each of the messages of these ``lengths`` that stand in ``buffer``."""
         return parted(*self.unpacked(buffer, lengths, regions))
 
     def unpacked(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None
     ) -> tuple[Entries, np.ndarray]:
-        """Return the entries of all messages in one, and each one's number ``(m,)`` int64.
+        """Return the entries of all messages in one, and each message's number ``(m,)`` int64.
 
         Messages stand one after the other, or at ``starts`` ``(m,)``, ascending; then keys are int32 where they fit.
         """
@@ -219,7 +218,6 @@ def _halfopen(regions: np.ndarray) -> np.ndarray:
 
 
 def codec_of(wire: str | BitPacked | None, op: np.ufunc, dtype: np.dtype) -> Codec:
-    """Return the codec that writes values of type ``dtype``, which are combined by ``op``."""
     names = ", ".join(PACKED)
     if isinstance(wire, str) and wire not in PACKED:
         raise ValueError(f"wire must be None or one of {names}, got {wire!r}; keys are always packed")

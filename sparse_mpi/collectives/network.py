@@ -15,7 +15,7 @@ from sparse_mpi.comm import Comm, Traffic
 
 MIN_SECONDS = 1e-6  # the precision of a measurement; shorter times count as this
 SIZES = (8, 1 << 16, 1 << 20)  # bytes of the messages to which `fit_network` fits
-FEW = 5  # of each size
+FEW = 5  # messages of each size
 REPEATS = 15  # messages of each size; the median is right if less than half of them are disturbed
 
 
@@ -45,8 +45,7 @@ class Network:
 def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[float]:
     """Return the median seconds of a message of each of ``sizes`` bytes, on the slowest rank. Collective.
 
-    Every rank sends to the next one while the one before sends to it: links carry both directions at once, as in an
-    exchange. The first message of each size is not counted.
+    Every rank sends to the next one while the one before sends to it. The first message of each size is not counted.
     """
     if comm.size < 2:
         raise ValueError("ranks must be at least 2 to measure a network, got 1; run under mpiexec")

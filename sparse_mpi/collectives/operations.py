@@ -22,20 +22,19 @@ NAMED = {
 # MPI's operations: of bool values the logical ones are the bitwise ones
 OF_MPI = [("sum", "SUM"), ("prod", "PROD"), ("min", "MIN"), ("max", "MAX")]
 OF_MPI += [(name, f"{kind}{name.upper()}") for name in ("and", "or", "xor") for kind in "BL"]
-WRAPPING = (np.add, np.multiply)  # by which integers may leave the range of their type
+WRAPPING = (np.add, np.multiply)  # operations by which integers may leave the range of their type
 TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums and products of them are exact
 
 
 def named(op: object) -> Any:
     """Return the name in `NAMED` of an MPI operation, for example ``MPI.SUM``; anything else unchanged."""
-    MPI = sys.modules.get("mpi4py.MPI")  # without it there are none
+    MPI = sys.modules.get("mpi4py.MPI")  # mpi4py may not be imported, and without it there are no MPI operations
     if MPI is None or not isinstance(op, MPI.Op):
         return op
     return next((name for name, attribute in OF_MPI if op == getattr(MPI, attribute)), op)
 
 
 def operation(op: Any, dtype: np.dtype) -> np.ufunc:
-    """Return the ufunc of ``op``, a name in `NAMED` or a ufunc, for values of type ``dtype``."""
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
         raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")
@@ -48,7 +47,7 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
     return found
 
 
-@cache  # by arguments that passed
+@cache  # caches arguments that passed
 def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
     numbers = np.array(TRIED).astype(dtype)
     a, b, c = (grid.ravel() for grid in np.meshgrid(numbers, numbers, numbers))

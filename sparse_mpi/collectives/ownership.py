@@ -1,7 +1,6 @@
 """The owners of keys, which combine their values: regions of keys with about equally many entries each.
 
-A region ends at a quantile of the samples of all ranks' entries (`algorithms/quantiles.py`), so regions are even for
-any distribution of a rank's keys.
+A region ends at a quantile of the samples of all ranks' entries (`algorithms/quantiles.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from sparse_mpi.algorithms.quantiles import Pool
 from sparse_mpi.collectives.entries import Entries
 
-SAMPLES = 32  # of each rank: the largest of 64 regions has 1.3 times the mean
+SAMPLES = 32  # samples of each rank: the largest of 64 regions has 1.3 times the mean
 WORDS = 3 + SAMPLES
 PACKET = 1 << 15  # bytes of a message below which it takes about as long as a shorter one
 
@@ -34,7 +33,6 @@ def regions_of(pool: Pool, ranks: int) -> np.ndarray:
 
 
 def counts_by_region(entries: Entries, regions: np.ndarray) -> np.ndarray:
-    """Return how many of the entries are in each region ``(P,)`` int64."""
     starts = np.searchsorted(entries.keys, regions[:, 0], side="left")
     return np.diff(np.append(starts, len(entries.keys))).astype(np.int64)
 

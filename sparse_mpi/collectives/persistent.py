@@ -1,8 +1,8 @@
 """Persistent collectives: keys are exchanged once, and then every round moves values only.
 
-A rank has given keys and needed keys. Set-up gives each key an owner, which learns the ranks that give a value for it
-and the ranks that need the result. In a round every rank sends its values to the owners, in the order of its keys, and
-the owners send back the results, in the order of the needed keys.
+Set-up gives each key an owner, which learns the ranks that give a value for it and the ranks that need the result. In a
+round every rank sends its values to the owners, in the order of its keys, and the owners send back the results, in the
+order of the needed keys.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def allreduce_init(
             all bytes, in a NumPy array or a list.
         needed: ``(r,)`` keys, whose results this rank wants, in any order, possibly repeated; keys without a value on
             any rank get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
-        op: as for `allreduce`; values are combined in rank order.
+        op: operation, see `allreduce`; values are combined in rank order.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-        dtype: of the values.
-        shape: of each value, () for numbers.
+        dtype: type of the values.
+        shape: shape of each value, () for numbers.
         validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
             has not; ``"first"`` only in the first round: later a rank with bad values raises alone, and others wait.
 

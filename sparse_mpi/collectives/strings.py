@@ -44,8 +44,6 @@ def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
 
 
 class StringKeys(Keys):
-    """How strings of one type, `STR` or `BYTES`, travel; see `dictionary.Keys`."""
-
     def __init__(self, kind: int) -> None:
         self._kind = kind
 

@@ -1,7 +1,4 @@
-"""Keys of two integers, ordered by the first, then the second: 16 bytes of the same order.
-
-They travel as whole arrays.
-"""
+"""Keys of two integers, ordered by the first, then the second: 16 bytes of the same order."""
 
 from __future__ import annotations
 
@@ -22,14 +19,12 @@ def packed(keys: np.ndarray) -> np.ndarray:
 
 
 def unpacked(keys: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return keys ``(m, 2)`` of that type, of which `packed` has made ``keys``."""
+    """Invert `packed`: return keys ``(m, 2)`` of type ``dtype``."""
     numbers = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2).astype(np.uint64)
     return (numbers if dtype.kind == "u" else (numbers ^ SIGN).view(np.int64)).astype(dtype, copy=False)
 
 
 class WideKeys(Keys):
-    """How keys of 16 bytes travel; see `dictionary.Keys`."""
-
     def sample(self, keys: np.ndarray, places: np.ndarray) -> np.ndarray:
         return keys[places]
 

@@ -34,14 +34,14 @@ _Work = tuple["Handle[Any]", Callable[[], Any]]
 
 # Progress threads that have not ended: the arguments of each, and the seconds to wait for it at the end of the program
 _SERVERS: dict[threading.Thread, tuple[SimpleQueue[_Work | None], float | None]] = {}
-_UNSEEN: set[Handle[Any]] = set()  # of failed work, not waited for yet
+_UNSEEN: set[Handle[Any]] = set()  # handles of failed work, not waited for yet
 PATIENCE = 30.0  # seconds for the last work of a job that may have lost ranks and their messages
 os.register_at_fork(after_in_child=_SERVERS.clear)  # a child has not their threads
 os.register_at_fork(after_in_child=_UNSEEN.clear)
 
 
 class Span(NamedTuple):
-    """The times at which work was given to a progress thread, begun and ended, in `time.perf_counter` seconds."""
+    """The times in `time.perf_counter` seconds at which work was given to a progress thread, begun and ended."""
 
     given: float
     began: float
@@ -53,8 +53,8 @@ class Handle(Generic[T]):
 
     def __init__(self, fork: Branch | None = None, turns: Turns | None = None) -> None:
         self._future: Future[T] = Future()
-        self._turns = turns  # that the threads take; None: they run side by side
-        self._fork = fork  # of the device's streams; None: the work is the host's alone
+        self._turns = turns  # the order of the threads; None: they run side by side
+        self._fork = fork  # branch of the device's streams; None: the work is the host's alone
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
@@ -75,7 +75,7 @@ class Handle(Generic[T]):
         return result if self._fork is None else self._fork.own(result)
 
     def done(self) -> bool:
-        """Say whether `wait` would return, or raise, at once; work queued on a device may still run."""
+        """Tell if `wait` would return, or raise, at once; work queued on a device may still run."""
         return self._future.done()
 
     def add_done_callback(self, call: Callable[[Handle[T]], None]) -> None:
@@ -88,7 +88,7 @@ class Handle(Generic[T]):
 
     @property
     def marks(self) -> Marks | None:
-        """Return the span as events on the device; None for work without its own stream."""
+        """Return the span as events on the device; None for work without a stream of its own."""
         return self._fork.marks if self._fork is not None else None
 
     def _do(self, work: Callable[[], T]) -> None:
@@ -99,7 +99,7 @@ class Handle(Generic[T]):
         except BaseException as error:
             self._ended = perf_counter()
             # Before the result is set, which lets a waiting thread go on and take this out again.
-            if self._turns is None or isinstance(error, Exception):  # or else the run of the ranks has ended
+            if self._turns is None or isinstance(error, Exception):  # any other error has ended the run of the ranks
                 _UNSEEN.add(self)
             _call_end_at_exit()
             self._future.set_exception(error)
@@ -121,12 +121,12 @@ class ProgressThread:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.threaded: bool = comm.job.concurrent  # whether work goes to the thread, or is done in `start`
-        self._sides: dict[int, Side] = {}  # by the number of the device
+        self.threaded: bool = comm.job.concurrent  # True: work goes to the thread; False: `start` does it
+        self._sides: dict[int, Side] = {}  # number of the device -> its side
         self._patience: float | None = PATIENCE if comm.job.elastic is not None else None
         self._last: ReferenceType[Handle[Any]] | None = None  # weak, so that results are freed with their handles
         self._thread: threading.Thread | None = None
-        self._given: SimpleQueue[_Work | None] | None = None  # of that thread
+        self._given: SimpleQueue[_Work | None] | None = None  # the thread's queue
         self._turns: Turns | None = comm.job.turns
 
     def start(self, work: Callable[[], T], x: object = None) -> Handle[T]:
@@ -146,7 +146,7 @@ class ProgressThread:
         if self._turns is not None:
             self._turns.start(partial(self._follow, last, handle, work))
             return handle
-        if self._given is None or self._thread not in _SERVERS:  # which is the parent's, in a forked child
+        if self._given is None or self._thread not in _SERVERS:  # a forked child has the parent's queue
             given: SimpleQueue[_Work | None] = SimpleQueue()
             self._given = given
             self._thread = threading.Thread(target=_serve, args=(given,), name="sparse_mpi progress", daemon=True)
@@ -194,7 +194,6 @@ def busy(comm: Comm) -> bool:
 
 
 def in_turn(comm: Comm, work: Callable[[], T], x: object = None) -> T:
-    """Return the result of ``work``, done after all work under way on ``comm``."""
     return progress_thread_of(comm).start(work, x).wait() if busy(comm) else work()
 
 

@@ -2,8 +2,8 @@
 
 A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
 one process, `nccl.NcclComm` over one of these and NCCL, or `null.NullComm`; `conversion.as_comm` wraps users'
-communicators. How to write another one: docs/guides/transport.md. `counting` defines the `Traffic` of each call. *Rows*
-are the entries of the first axis.
+communicators. docs/guides/transport.md says how to write another one. `counting` defines the `Traffic` of each call.
+*Rows* are the entries of the first axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 
-COUNTERS = attrgetter("sent", "received", "messages", "control", "seconds")  # of a `Traffic`
+COUNTERS = attrgetter("sent", "received", "messages", "control", "seconds")  # the fields of a `Traffic`
 
 
 class RankFailure(RuntimeError):
@@ -38,7 +38,7 @@ class Traffic:
     received: int = 0  #: payload bytes
     messages: int = 0  #: all messages sent, of control too
     control: int = 0  #: bytes sent for counts, boundaries, histograms
-    seconds: float = 0.0  #: inside communication calls; over NCCL the host only queues them
+    seconds: float = 0.0  #: time inside communication calls; over NCCL the host only queues them
     #: when each call began and ended, from when a list is put here; no part of copies, sums and differences
     calls: list[tuple[float, float]] | None = field(default=None, compare=False, repr=False)
 
@@ -86,7 +86,7 @@ class Comm(Protocol):
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
         """Send the rows of ``send`` to ``dest`` and return the rows from ``source``; None is no rank.
 
-        Their number is free; their dtype and trailing shape are those of ``send``.
+        Their number is free; dtype and trailing shape are ``send``'s.
         """
 
     def allgather(self, send: Array, control: bool = False) -> Array:
@@ -150,15 +150,15 @@ class Turns(NamedTuple):
 class Job(NamedTuple):
     """The processes behind a transport's ranks; by default threads of one process."""
 
-    concurrent: bool = False  #: whether one thread may call the communicator while others compute, or call another one
-    staged: bool = True  #: whether arrays on a device pass through host memory on their way
+    concurrent: bool = False  #: True: one thread may call the communicator while others compute, or call another one
+    staged: bool = True  #: True: arrays on a device pass through host memory on their way
     elastic: Elastic | None = None  #: calls for ranks that survive a failure; None: none survives
     hosts: Callable[[], Counts] | None = None  #: returns a number (P,) of each rank's host; None: all on one
     abort: Callable[[BaseException], NoReturn] = _raise  #: ends the run of all ranks because of an error
     guard: Callable[[], None] = _nothing  #: has an uncaught exception in this process do so
     watch: Callable[[float | None], None] = _nothing  #: starts a watchdog, see `sparse_mpi.watch`; collective
     begin_reduction: Callable[[], None] = _nothing  #: says to watchdogs that a reduction begins
-    turns: Turns | None = None  #: how threads of a rank take turns, where one of all ranks runs at a time
+    turns: Turns | None = None  #: the order of a rank's threads, where one thread of all ranks runs at a time
 
 
 class Elastic(Protocol):

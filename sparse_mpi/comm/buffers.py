@@ -25,7 +25,7 @@ def empty_rows(like: Array, rows: int) -> Array:
 
 
 def header(rows: Array, count: int) -> np.ndarray:
-    """Return ``(2,)`` int64 that announces ``count`` rows: the count, and bytes a row."""
+    """Return ``(2,)`` int64 that announces rows: ``count``, and bytes a row."""
     return np.array([count, row_bytes(rows)], np.int64)
 
 
@@ -37,8 +37,5 @@ def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
 
 
 def peers(rank: int, size: int) -> list[tuple[int, int]]:
-    """Return to which rank this one sends and from which it receives, step by step.
-
-    In each step every rank sends to one rank and receives from one: none is the first peer of all.
-    """
+    """Return the rank to send to, and the rank to receive from, in each step."""
     return [((rank + step) % size, (rank - step) % size) for step in range(1, size)]

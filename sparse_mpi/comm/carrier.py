@@ -1,4 +1,4 @@
-"""The parts of a transport: a `Carrier` of arrays on the host and, if it has one, a `Device` for those on devices."""
+"""The parts of a transport: a `Carrier` of arrays on the host and, if need be, a `Device` for arrays on devices."""
 
 from __future__ import annotations
 
@@ -15,38 +15,35 @@ from sparse_mpi.comm.reducible import reduced
 
 
 class Device(Protocol):
-    """Moves contiguous arrays on a device, of lengths that their receivers know, into arrays that these have made.
+    """Moves contiguous arrays on a device, of lengths that receivers know, into arrays that receivers have made.
 
     Calls are queued on the current stream, and the host does not wait. All but `exchange` are collective.
     """
 
     def meet(self, x: Array) -> None:
-        """Prepare for calls on the device of ``x``; called before each other call, and by all ranks before the first.
-
-        Ranks make their communicator of a device here, since the next call may be of some of them.
-        """
+        """Prepare for calls on the device of ``x``. Called before each other call, by all ranks before the first."""
 
     def allgather(self, send: Array, out: Array) -> None:
         """Fill ``out`` ``(P, *send.shape)``, which is not empty."""
 
     def allgatherv(self, send: Array, out: Array, counts: Counts) -> None:
-        """Fill ``out`` with the rows of all ranks, in rank order, ``counts`` ``(P,)`` of each."""
+        """Fill ``out`` with the rows of all ranks in rank order, ``counts`` ``(P,)`` of each."""
 
     def alltoallv(self, send: Array, counts: Counts, out: Array, came: Counts) -> None:
         """Send ``counts`` ``(P,)`` rows to each rank, and fill ``out`` with ``came`` ``(P,)`` rows from each."""
 
     def allreduce(self, x: Array, op: str) -> None:
-        """Put the "sum" or "max" in place of ``x``, not empty, of a type that is none of `SUBSTITUTES`."""
+        """Put the "sum" or "max" in place of ``x``, which is not empty and has no type of `SUBSTITUTES`."""
 
     def broadcast(self, x: Array, root: int) -> None:
         """Fill ``x``, which is not empty, on ranks other than ``root``."""
 
     def exchange(self, leaving: Mapping[int, Array], arriving: Mapping[int, Array]) -> None:
-        """Send arrays to other ranks, and fill those that arrive from others; empty ones do not go."""
+        """Send arrays to other ranks, and fill the arriving ones; empty arrays do not go."""
 
 
 class Carrier(ABC):
-    """Moves contiguous arrays between ranks; only who sends one need know its length."""
+    """Moves contiguous arrays between ranks; only the sender need know their length."""
 
     rank: int
     size: int
@@ -70,7 +67,7 @@ class Carrier(ABC):
     def _bcast(self, send: Array, root: int) -> Array: ...
 
     def _trade_rows(self, send: Array, counts: Counts) -> Counts:
-        """Return the number of rows from each rank (P,), where this one sends ``counts`` (P,) rows like ``send``."""
+        """Return the number of rows from each rank (P,), where this rank sends ``counts`` (P,) rows like ``send``."""
         each = np.ones(self.size, np.int64)
         heads, _ = self._alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
         return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparse_mpi.comm.base import Comm, hashed
 
-TEXT_BYTES = 400  # of each rank's statement, in the error message
+TEXT_BYTES = 400  # length of each rank's statement in the error message
 FLAGS = 4
 PARTED = "parted"  # attribute of a `Comm`: what differed, see `together`
 NO_WORDS = np.zeros((0, 0), np.int64)
@@ -26,9 +26,9 @@ class same_on_all_ranks:
             say(n=n, k=k)
 
     The body checks and prepares without communicating; ``say``, called once or more, states by name values that must be
-    equal on all ranks, whose ``str`` suits an error message, or a text of `stated`. Leaving the block is collective and
-    costs one allreduce of 16 bytes (control) when all is well. Every rank must enter it, before the first message of
-    the operation.
+    equal on all ranks, whose ``str`` suits an error message, or a text of `stated`. Every rank must enter the block,
+    before the first message of the operation. Leaving it is collective and costs one allreduce of 16 bytes (control)
+    when all is well.
 
     After the block ``flag`` is the largest of all ranks, below `FLAGS`, and ``rows`` ``(P, words)`` has the ``words``
     that the body filled in on each rank; these cost one allgather instead.
@@ -108,7 +108,7 @@ def check_consistency(
 def together(comm: Comm, several: bool) -> None:
     """Have a first difference end all the operations of a call that has ``several``, until it says False.
 
-    Other ranks may be in a call of fewer operations, and would leave this one waiting in those that follow.
+    Other ranks may be in a call of fewer operations, and would leave this one waiting.
     """
     if several:
         comm.attributes[PARTED] = ""

@@ -12,7 +12,7 @@ from sparse_mpi.comm.base import MEMBERS, Comm
 from sparse_mpi.comm.runtime import TORCHRUN, ranks_of_mpi, refuse_torchrun, require_mpi
 
 TRANSPORTS = ("mpi", "nccl")
-_KINDS: set[type] = set()  # of `Comm`, as far as they have been seen: to look at all members takes 20 us
+_KINDS: set[type] = set()  # types known to be `Comm`: a look at all members takes 20 us
 
 
 class MissingMPI(RuntimeError):
@@ -26,8 +26,7 @@ def as_comm(comm: Any = None) -> Comm:
     for its group: ``mesh["replicate"]`` of a mesh of two.
 
     None stands for MPI's COMM_WORLD if MPI's launcher started the job, else for torch's default process group if that
-    is initialised, else for COMM_WORLD, which is this process alone. Of nested launchers the inner one counts. The
-    choice depends only on the environment, which is alike on all ranks.
+    is initialised, else for COMM_WORLD, which is this process alone. Of nested launchers the inner one counts.
 
     ``"mpi"`` is COMM_WORLD in any case, ``"nccl"`` is `nccl.NcclComm` over the default. A wrapper lives as long as
     ``comm``; the first call for it is collective.
@@ -126,7 +125,7 @@ def _over_mpi(comm: object = None) -> Comm:
     require_mpi(MPI)
     comm = MPI.COMM_WORLD if comm is None else comm
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        return MPIComm(comm)  # which raises TypeError
+        return MPIComm(comm)  # raises TypeError
     made: Any = comm.Get_attr(_attribute())
     if made is None:
         made = MPIComm(comm)
@@ -136,7 +135,7 @@ def _over_mpi(comm: object = None) -> Comm:
 
 @cache
 def _attribute() -> int:
-    """Return the attribute key of the `MPIComm` of a communicator: freed with it, not inherited by duplicates."""
+    """Return MPI's attribute key of an `MPIComm`: freed with the communicator, not inherited by duplicates."""
     from mpi4py import MPI
 
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, made: made.free())

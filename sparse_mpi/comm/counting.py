@@ -1,7 +1,7 @@
 """The base class of all transports: argument checks, timing, and `Traffic` counted by one convention.
 
 A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) derives from `CountingComm` and only moves
-contiguous arrays; a `carrier.Device` may move those on devices. *Rows* are the entries of the first axis.
+contiguous arrays. *Rows* are the entries of the first axis.
 
 With P ranks and L = ceil(log2 P), one call adds to this rank's counters:
 
@@ -46,7 +46,7 @@ _R = TypeVar("_R")
 
 
 def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
-    """Have a call of a `CountingComm` timed and watched; its name is one of `CALLS`."""
+    """Time and watch a call of a `CountingComm`; its name is one of `CALLS`."""
     number = CALLS.index(method.__name__)
 
     @wraps(method)
@@ -89,14 +89,13 @@ def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[An
 class CountingComm(Carrier):
     """A communicator that checks, times and counts every call; its ``_call`` moves contiguous arrays.
 
-    Arrays on a device are moved by ``device``, if there is one. A transport that does not take them (``staged``) gets
-    host copies.
+    ``device``, if there is one, moves arrays on a device. A ``staged`` transport gets host copies.
     """
 
-    staged = True  #: whether arrays on a device pass through host memory on their way
+    staged = True  #: True: arrays on a device pass through host memory on their way
     device: Device | None = None  #: moves arrays on devices, see `Device`
-    concurrent = False  #: whether one thread may call it while others compute, or call other communicators
-    guarded = False  # whether `_require_running` and `_confirm` are to be asked around each call
+    concurrent = False  #: True: one thread may call it while others compute, or call other communicators
+    guarded = False  # True: each call asks `_require_running` and `_confirm`
     watched: Watched | None = None  # notes the calls for the watchdog of this rank, where there is one
 
     def __init__(self, rank: int, size: int) -> None:
@@ -158,7 +157,7 @@ class CountingComm(Carrier):
                 raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
             messages = int(np.count_nonzero(counts)) - (own > 0)
         came, came_counts = carrier._alltoallv(mine, counts, expected)
-        kept = mine.nbytes * own // max(len(mine), 1)  # of this rank's message to itself
+        kept = mine.nbytes * own // max(len(mine), 1)  # this rank's message to itself
         self._count(mine.nbytes - kept, came.nbytes - kept, messages)
         return came if mine is send else self._unstage(came, send), came_counts
 
@@ -222,10 +221,7 @@ class CountingComm(Carrier):
         return False
 
     def _enter(self, send: Array, rows: bool = False) -> tuple[Array, Carrier]:
-        """Return ``send`` ready to be moved, and what moves it; if that is ``send`` itself, results need no `_unstage`.
-
-        Here the ways of arrays on the host and on devices part.
-        """
+        """Return ``send`` ready to be moved, and its carrier; results need no `_unstage` if that is ``send``."""
         on_host = isinstance(send, np.ndarray)
         if not (on_host or is_device(send)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
@@ -275,7 +271,7 @@ def require_rank(ranks: int, argument: str, rank: int | None) -> None:
 
 
 def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts, total: int | None = None) -> Counts:
-    """Return ``counts`` as (P,) int64, checked: if there is a ``total``, it must be their sum."""
+    """Return ``counts`` as (P,) int64; check their sum, ``total``, if given."""
     rows = np.asarray(counts, dtype=np.int64)
     if rows.shape != (ranks,):
         raise ValueError(f"{argument} must hold the rows of {ranks} ranks, got shape {rows.shape}")

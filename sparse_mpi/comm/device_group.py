@@ -20,12 +20,12 @@ from sparse_mpi.arrays import Array, namespace
 from sparse_mpi.comm.base import Counts
 from sparse_mpi.comm.buffers import row_bytes
 
-BACKEND = "cuda:nccl"  # in the configuration of a group
+BACKEND = "cuda:nccl"  # NCCL's entry in the configuration of a group
 OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 def has_nccl(group: Any) -> bool:
-    """Return whether a process group (None: the default one) has NCCL for arrays on this process's GPUs."""
+    """Tell if a process group (None: the default one) has NCCL for arrays on this process's GPUs."""
     return BACKEND in dist.get_backend_config(group).split(",") and torch.cuda.is_available()
 
 
@@ -47,7 +47,7 @@ class DeviceGroup:
     @property
     def _group(self) -> Any:
         group = self._kept()
-        if group is None:  # which torch would take for the default group
+        if group is None:  # torch would take None for the default group
             raise RuntimeError("the process group of comm must last while comm is used, it has been destroyed")
         return group
 

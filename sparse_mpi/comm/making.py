@@ -19,19 +19,18 @@ from sparse_mpi.comm.job.call_log import Watched
 
 CHUNK = 2**30  # rows or elements of one MPI message
 PAUSE = 1e-3  # seconds, at most, before ranks ask again
-_LOCK = threading.Lock()  # over the making of communicators in this process
+_LOCK = threading.Lock()  # held while this process makes communicators
 _DRAWN = random.Random()  # not the random numbers of the program
 
 
 @cache
 def rowtype(MPI: Any, size: int) -> Any:
-    """Return the MPI datatype of rows of ``size`` bytes, in which messages may have more than 2^31 bytes."""
     return MPI.BYTE.Create_contiguous(size).Commit()
 
 
 def pieces(MPI: Any, rows: Array) -> list[list[Any]]:
     """Cut ``rows`` into MPI messages; the last one is shorter than ``CHUNK`` and may be empty."""
-    if len(rows) < CHUNK:  # as nearly all are
+    if len(rows) < CHUNK:  # nearly all are shorter
         return [[rows, len(rows), rowtype(MPI, row_bytes(rows))]]
     # A piece of CHUNK rows announces another one. So where CHUNK divides the rows an empty piece follows.
     parts = [rows[at : at + CHUNK] for at in range(0, len(rows) + 1, CHUNK)]
@@ -42,10 +41,10 @@ def pieces(MPI: Any, rows: Array) -> list[list[Any]]:
 def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool]]:
     """Return a context in which no rank of ``comm`` makes communicators in another thread. Collective.
 
-    Open MPI may wait for ever if two threads do so at once, also of different communicators. The context's value is
+    Open MPI may wait for ever if two threads do so at once, also of different communicators. The context's value tells
     which of the ``flags`` are set on all ranks.
     """
-    words = np.array([0, *flags], np.uint8)  # whether this rank holds its lock, then its flags
+    words = np.array([0, *flags], np.uint8)  # 1 if this rank holds its lock, then its flags
     everywhere = words.copy()
     while True:
         # Rank 0 waits for its lock; the others wait for rank 0 in the Bcast, and hold no lock of this call.
@@ -66,7 +65,7 @@ def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool
 
 
 class Raw:
-    """A communicator of mpi4py, and the ones derived from it.
+    """A communicator of mpi4py, and its derived ones.
 
     Freeing is collective: whenever ranks derive another one, they free those without users on any rank.
     """
@@ -79,7 +78,7 @@ class Raw:
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Return a context in which to derive one more; first, unused ones are freed. Collective."""
+        """Return a context in which to derive one more; unused ones are freed first. Collective."""
         # All ranks have the same list in the same order, and a flag is of the same part on all of them.
         parts = self._parts = [part for part in self._parts if part[1].comm != self.mpi.COMM_NULL]
         with alone(self.mpi, self.comm, [user() is None for user, _ in parts]) as unused:
@@ -90,7 +89,7 @@ class Raw:
             yield
 
     def add(self, comm: Any, user: Any) -> Raw:
-        """Return ``comm`` as derived from this for ``user``, which keeps the user of this alive."""
+        """Return ``comm`` as derived from this for ``user``, which keeps this one's user alive."""
         made = Raw(self.mpi, comm)
         self._parts.append((ref(user), made))
         return made

@@ -25,7 +25,7 @@ from sparse_mpi.comm.making import Raw, alone, pieces, rowtype
 from sparse_mpi.comm.point_to_point import PointToPoint
 from sparse_mpi.comm.runtime import keep_from_children, refuse_singletons, require_mpi, takes_device_pointers
 
-MAX_ROWS = 2**31 - 1  # of one MPI_Allgatherv
+MAX_ROWS = 2**31 - 1  # most rows of one MPI_Allgatherv
 
 
 @cache
@@ -42,7 +42,7 @@ def _end_before_finalize(MPI: Any) -> None:
 
 @contextmanager
 def _in_words(MPI: Any, survives: bool) -> Iterator[None]:
-    """Say what becomes of a job that has no more communicators; an error of ranks that survive may be another."""
+    """Say what becomes of a job that has no more communicators; ranks that survive may have another error."""
     try:
         yield
     except MPI.Exception as error:
@@ -70,10 +70,10 @@ class MPIComm(CountingComm):
         ValueError: SPARSE_MPI_TIMEOUT or SPARSE_MPI_WATCH has an invalid value.
     """
 
-    guarded = True  # for MPI ends a process that calls it too early or too late
+    guarded = True  # MPI ends a process that calls it too early or too late
     _watchdog: MPIWatchdog | None = None
     _owns_watchdog = False  # True where the watchdog was made: only that communicator frees it
-    _whole: MPIComm | None = None  # of which this one was made, and which is in use for as long as this is
+    _whole: MPIComm | None = None  # parent communicator, in use for as long as this is
 
     def __init__(self, comm: object, cuda_aware: bool | None = None, yield_cpu: bool = False) -> None:
         from mpi4py import MPI
@@ -100,7 +100,6 @@ class MPIComm(CountingComm):
         self.job.guard()
 
     def _set_up(self, raw: Raw, staged: bool, yield_cpu: bool, survives: bool) -> None:
-        """Make a communicator of ``raw`` itself, without a message."""
         super().__init__(raw.comm.rank, raw.comm.size)
         MPI = raw.mpi
         self._mpi, self._raw, self._comm, self.staged = MPI, raw, raw.comm, staged
@@ -119,7 +118,7 @@ class MPIComm(CountingComm):
         calling = nullcontext() if watched is None else watched.log.during(DUPLICATE, watched.family)
         with calling, _in_words(self._mpi, self._survives), self._raw.one_more():
             made._set_up(self._raw.add(make(), made), self.staged, yield_cpu, self._survives)
-        made._whole = self  # whose communicator is not freed before that
+        made._whole = self  # keeps the parent's communicator from being freed
         if self._watchdog is not None:
             made._watchdog = self._watchdog
             made.watched = made._raw.watched = self._watchdog.over(made._comm)

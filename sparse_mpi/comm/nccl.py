@@ -2,8 +2,8 @@
 
     comm = NcclComm(as_comm(group))  # one GPU a rank; as_comm("nccl") is that of the whole job
 
-A call of unknown lengths waits for a small exchange of these on the host. Other calls return once they are queued on
-the current stream. If one fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
+A call of unknown lengths first exchanges them on the host. Other calls return once they are queued on the current
+stream. If one fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
 
 NCCL's communicator, and its memory on the device, is made by the first call with a device array, also a `sendrecv` of
 some ranks. All ranks must make that call, in the same order among their other calls. NCCL waits there for all ranks
@@ -30,11 +30,11 @@ from sparse_mpi.comm.counting import CountingComm
 from sparse_mpi.comm.job.nccl_watchdog import NcclWatchdog
 from sparse_mpi.comm.job.watchdog import time_limit
 
-ID_BYTES = 128  # of the number by which NCCL's ranks find each other
+ID_BYTES = 128  # length of the number by which NCCL's ranks find each other
 
 
 class NcclComm(CountingComm):
-    """The ranks of ``comm``, each with its own GPU: that of its first array on a device. Collective.
+    """The ranks of ``comm``, each with its own GPU, which its first array on a device determines. Collective.
 
     A duplicate of ``comm`` carries messages on the host; ``yield_cpu`` concerns that alone, see `Comm.duplicate`.
 
@@ -132,7 +132,7 @@ class NcclDevice:
             with x.device:
                 try:
                     made = self._nccl.NcclCommunicator(self._host.size, words.tobytes(), self._rank)
-                except TypeError:  # before CuPy 14
+                except TypeError:  # CuPy is older than 14
                     made = self._nccl.NcclCommunicator(self._host.size, tuple(words.view(np.int8).tolist()), self._rank)
             self.watchdog.watch(made)
         elif x.device.id != self._number:
@@ -176,5 +176,5 @@ class NcclDevice:
         self._nccl.groupStart()
         try:
             yield
-        finally:  # also after an error: all that this thread calls later would be of the same group
+        finally:  # needed after errors too: later calls of this thread would join the group
             self._nccl.groupEnd()

@@ -25,7 +25,6 @@ class NullComm(CountingComm):
         return NullComm(self.size, self.rank)
 
     def _split(self, color: int) -> NullComm:
-        """Return a duplicate: every other rank is taken to give the same colour."""
         return self.duplicate()
 
     def _sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:

@@ -1,4 +1,4 @@
-"""Messages between ranks over MPI, and their all-to-all exchange: `PointToPoint`, used by `mpi.MPIComm`.
+"""Messages between ranks over MPI, and their all-to-all exchange, for `mpi.MPIComm`.
 
 A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
 Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.
@@ -32,7 +32,7 @@ class PointToPoint:
     def sendrecv(
         self, send: Array, dest: int | None, source: int | None, arrived: Callable[[], None] | None
     ) -> Array | None:
-        """Exchange messages; call ``arrived()`` once the one from ``source`` is here."""
+        """Exchange messages; call ``arrived()`` once the message from ``source`` is here."""
         # The send does not block: two ranks that send to each other would otherwise both wait for the other's receive.
         requests = [] if dest is None else self.start_sending(send, dest, SENDRECV)
         came = None if source is None else self.receive(send, source, SENDRECV)
@@ -49,7 +49,7 @@ class PointToPoint:
         return self.join(arriving), np.array(list(map(len, arriving)), np.int64)
 
     def _arriving(self, leaving: list[Array], send: Array) -> list[Array]:
-        arriving = list(leaving)  # of which the own one stays
+        arriving = list(leaving)  # the own message stays
         for bucket in self._buckets():
             requests = []
             for dest, _ in bucket:

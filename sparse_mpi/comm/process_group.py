@@ -40,7 +40,7 @@ HEAD = 16  # bytes of a head
 FEW = 1 << 14  # bytes of rows that travel behind their head in one message: another one costs 340 bytes more
 GATHERED = 1 << 10  # bytes of integers that are gathered and reduced by every rank: gloo's messages would cost more
 _ALL = -1  # the number under which groups are made that are parts of none of ours
-_WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # of the default group
+_WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # default group -> its watchdog
 
 
 class ProcessGroupComm(CountingComm):
@@ -74,7 +74,7 @@ class ProcessGroupComm(CountingComm):
         above = _name_of(group) if parent is None else f"{parent._name}/{next(parent._made)}"
         self._name: str = f"{above}/{self._ranks[0]}"
         self._made: Iterator[int] = count()
-        self._number: int = hashed(self._name)  # for the watchdog
+        self._number: int = hashed(self._name)  # name for the watchdog
         limit = time_limit(None)
         watchdog = _watchdog(limit) if wants_watchdog(limit) else _WATCHDOGS.get(dist.group.WORLD)
         # A rank that does not come leaves the others waiting: the watchdog learns of that call, too.
@@ -102,7 +102,7 @@ class ProcessGroupComm(CountingComm):
         if watchdog is not None:
             self.watched = watchdog.log.over(self._number, self._ranks)
 
-    def _require_running(self) -> None:  # which is guarded in a forked child only
+    def _require_running(self) -> None:  # guarded in a forked child only
         raise RuntimeError("comm must be used by the process that made it, got a call in a forked child of that")
 
     def duplicate(self, yield_cpu: bool = False) -> ProcessGroupComm:
@@ -173,7 +173,7 @@ class ProcessGroupComm(CountingComm):
     def _traded(
         self, leaving: dict[int, Array], sources: Sequence[int], send: Array, expected: Counts | None = None
     ) -> tuple[Array, Counts]:
-        """Return the rows of ``sources``, and how many they are (P,), for ``leaving``, the rows for each rank."""
+        """Return the rows of ``sources`` and their counts (P,), for ``leaving``, the rows for each rank."""
         # A message begins with its head. Few rows are in it, for which receivers have room; many follow by themselves.
         rooms = {source: np.empty(HEAD + FEW, np.uint8) for source in sources}
         heads = [work for source, room in rooms.items() for work in self._irecv(room, source, _HEAD)]
@@ -228,7 +228,6 @@ class ProcessGroupComm(CountingComm):
         return int(self._broadcast(np.array([len(send)], np.int64), root)[0])
 
     def _broadcast(self, rows: Array, root: int) -> Array:
-        """Return ``rows``, which on other ranks are filled with those of ``root``."""
         options = dist.BroadcastOptions()
         options.rootRank = root
         self._group.broadcast([_bytes(rows)], options).wait()

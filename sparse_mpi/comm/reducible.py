@@ -15,9 +15,9 @@ SUBSTITUTES = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64":
 
 
 def reduced(send: Array, op: str, reduce: Callable[[Array], object]) -> Array:
-    """Return the reduction of ``send``, of a reducible type, by ``reduce(x)``, in place for ``x`` of no other types.
+    """Return the reduction of ``send``, of a reducible type, by ``reduce(x)``, which works in place.
 
-    With nothing to reduce it is not called.
+    ``x`` has a substitute for each type in `SUBSTITUTES`. An empty ``send`` is not reduced.
     """
     if not send.size:
         return send.copy()
@@ -30,7 +30,7 @@ def reduced(send: Array, op: str, reduce: Callable[[Array], object]) -> Array:
     if substitute == send.dtype or op == "sum":
         reduce(total.view(substitute))
         return total
-    top = send.dtype.type(1 << (8 * send.itemsize - 1))  # with this bit flipped, signed order is unsigned order
+    top = send.dtype.type(1 << (8 * send.itemsize - 1))  # top bit: with it flipped, signed order is unsigned order
     total ^= top
     reduce(total.view(substitute))
     total ^= top

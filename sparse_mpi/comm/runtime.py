@@ -11,7 +11,7 @@ from typing import Any
 SLURM = "SLURM_STEP_NUM_TASKS"  # srun starts other programs than MPI's, too
 # Variables in which launchers tell the number of processes: Open MPI, PMI, PALS, Hydra, Slurm
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MPI_LOCALNRANKS", SLURM)
-TORCHRUN = "TORCHELASTIC_RUN_ID"  # of the processes that torchrun starts
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # variable of the processes that torchrun starts
 # Variables in which they tell a process its rank
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 RANKS = (*MPI_RANKS, "SLURM_PROCID")
@@ -66,7 +66,7 @@ def refuse_singletons(size: int) -> None:
 
 
 def require_mpi(MPI: Any) -> None:
-    """Raise where MPI takes no calls, which it would answer by ending the process."""
+    """Raise where MPI takes no calls: a call would end the process."""
     if not MPI.Is_initialized():
         raise RuntimeError("MPI must be initialised before a communicator is used, and is not; call MPI.Init()")
     if MPI.Is_finalized():
@@ -77,7 +77,7 @@ def require_mpi(MPI: Any) -> None:
 
 
 def variable(file: str, name: str, kind: type[ctypes.c_bool | ctypes.c_int32]) -> ctypes.c_bool | ctypes.c_int32:
-    """Return a variable of the MPI library that mpi4py's ``file`` is linked to; a new one if there is none."""
+    """Return a variable of the MPI library that mpi4py's ``file`` is linked to; a new one if it has none."""
     library = ctypes.CDLL(file)
     return kind.in_dll(library, name) if hasattr(library, name) else kind()
 

@@ -59,13 +59,11 @@ class _Rendezvous(NamedTuple):
 
 
 class WorldRun:
-    """A run of a `World`: its threads, the ready ones, and the reasons of waiting ones."""
-
     def __init__(self, size: int, fn: Callable[[int, WorldRun], object], schedule: int | None = None) -> None:
         # No locks: all but the gates is touched only by the one thread whose turn it is. Threads are numbered: first
         # one of each rank, then background threads.
         self.size = size
-        self.draws = None if schedule is None else Random(schedule)  # of all that a schedule decides
+        self.draws = None if schedule is None else Random(schedule)  # all decisions of a schedule
         self._fn = fn
         self._returned: list[Any] = [None] * size
         self._gates = [threading.Semaphore(0) for _ in range(size)]  # released when the turn of its thread comes
@@ -76,12 +74,12 @@ class WorldRun:
         self._waiting: dict[int, Callable[[], str]] = {}  # thread -> its reason
         self._unfinished = size  # threads that have not come to their end
         self.departed: set[int] = set()  # ranks that have failed
-        self.failure: BaseException | None = None  # why the run ends; whoever calls then is to `check`
+        self.failure: BaseException | None = None  # error that ends the run; every caller is to `check`
         self._over = threading.Event()  # set by the last of them
         self.everybody: Members = Members(self, range(size))
 
     def results(self) -> list[Any]:
-        """Run all ranks to their end and return their results, None of a killed one; or raise the error."""
+        """Run all ranks to their end and return their results, None for a killed rank; or raise the error."""
         threads = [self._thread(rank, rank, partial(self._return, rank), f"rank {rank}") for rank in range(self.size)]
         try:
             self._run_next()  # the first turn; each rank then passes it on
@@ -107,7 +105,7 @@ class WorldRun:
         self._rank_of.append(rank)
         self._ready.append(thread)
         self._unfinished += 1
-        given = [work]  # and released, with its references, before other turns
+        given = [work]  # released, with its references, before other turns
         self._thread(thread, rank, lambda: given.pop()(), f"rank {rank}, in the background")
 
     def _thread(self, number: int, rank: int, main: Callable[[], object], name: str) -> threading.Thread:
@@ -158,7 +156,7 @@ class WorldRun:
             self.check()
 
     def wait_until(self, done: Callable[[], bool]) -> None:
-        """Wait until ``done()``, for which threads of the same rank are needed."""
+        """Wait until ``done()``, which needs other threads of the rank."""
         while not done():
             self.pause(lambda: "for work in the background")
 
@@ -170,7 +168,7 @@ class WorldRun:
             raise Killed("another thread of this rank was")
 
     def wake(self, ranks: Iterable[int]) -> None:
-        """Make waiting threads of ``ranks`` ready, in this order; each then checks whether it can go on."""
+        """Make waiting threads of ``ranks`` ready, in this order; each then checks if it can go on."""
         for rank in ranks:
             for thread in self._threads_of[rank]:
                 if self._waiting.pop(thread, None) is not None:
@@ -213,10 +211,7 @@ class WorldRun:
 
 
 class Members:
-    """The ranks of a communicator: all of a run, or some, by their numbers in the run.
-
-    It holds the rendezvous of the collective call in progress and undelivered messages.
-    """
+    """The ranks of a communicator, by their numbers in the run, with its rendezvous and undelivered messages."""
 
     def __init__(self, run: WorldRun, members: Sequence[int]) -> None:
         self.run = run
@@ -226,10 +221,10 @@ class Members:
         self._rendezvous: _Rendezvous | None = None
         self._shrinking: _Rendezvous | None = None  # apart, for a failed rank may leave the other one open
         self._revoked = False
-        self._made: list[Members] = []  # by `split`
+        self._made: list[Members] = []  # groups made by `split`
 
     def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], object]) -> Any:
-        """Wait for the same call on all members; the last to call combines all arguments, in rank order."""
+        """Wait for the same call on all members; the last caller combines all arguments, in rank order."""
         run = self.run
         if self._revoked or run.failure is not None:
             run.check()
@@ -271,7 +266,7 @@ class Members:
         self.run.wake(self.members)
 
     def survivors(self, rank: int) -> Members:
-        """Wait for this call on all members that have not failed, and return the group of these."""
+        """Wait for this call on all members that have not failed, and return their group."""
         self.run.check()
         calling = self._shrinking = self._shrinking or _Rendezvous(Call("shrink"), {}, [])
         calling.given[rank] = None

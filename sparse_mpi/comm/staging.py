@@ -1,8 +1,7 @@
 """Pinned host memory, through which device arrays pass to and from an MPI that does not take device pointers.
 
 A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream. Pinning is
-slow, so the memory is reused, and released only after much less was needed for a long time: long after a dense step a
-node has no more pinned memory than its ranks need.
+slow, so the memory is reused, and released only after much less was needed for a long time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, namespace
 
-MIN_BYTES = 1 << 16  # of the first piece of memory
+MIN_BYTES = 1 << 16  # size of the first piece of memory
 CALLS = 1000  # memory is released if the last ``CALLS`` calls needed less than one part in ``SPARE`` of it
 SPARE = 8
 ALIGNMENT = 64  # bytes; arrays begin at multiples of it
@@ -28,7 +27,7 @@ class Staging:
     arrays from `empty`.
     """
 
-    used = False  #: whether any array was downloaded
+    used = False  #: True: an array was downloaded
 
     def __init__(self) -> None:
         self._leaving, self._arriving = _Pinned(), _Pinned()
@@ -56,7 +55,7 @@ class Staging:
     def upload(self, host: Array, device: Array) -> Array:
         """Queue a copy of ``host`` to the library and the device of ``device``, on the current stream.
 
-        ``host`` may be reused at once, but for an array of `empty`, whose memory the next `download` has waited for.
+        ``host`` may be reused at once, except an array of `empty`: the next `download` waits for that.
         """
         xp = namespace(device)
         if not self._arriving.holds(host):
@@ -74,7 +73,7 @@ class Staging:
 
 class _Pinned:
     def __init__(self) -> None:
-        self.library: ModuleType = np  # which pinned the memory
+        self.library: ModuleType = np  # owner of the pinned memory
         self._memory = np.empty(0, np.uint8)
         self._used = 0
         self._read: list[Any] = []  # events behind the copies that read this memory

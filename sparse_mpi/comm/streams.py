@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sparse_mpi import arrays
 from sparse_mpi.sparse import SparseVector
 
-STREAMS: list[Any] = []  # that were made beside callers': torch keeps memory by their handles, so that none may end
+STREAMS: list[Any] = []  # streams made beside callers': torch keeps memory by their handles, so none may end
 
 
 class Marks(NamedTuple):
@@ -31,13 +31,13 @@ class Side:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self._lent: deque[tuple[Any, Any]] = deque()  # events, and the results that callers copy until then
-        self._borrowed: dict[Any, Any] = {}  # by the event from which on it is not read any more
+        self._borrowed: dict[Any, Any] = {}  # event -> memory that is not read after it
 
     def lend(self, result: Any, copied: Any) -> None:
         self._lent.append((copied, result))
 
     def borrow(self, x: Any, ended: Any) -> None:
-        """Hold ``x``, memory of another stream that this one reads, until that has waited for the event ``ended``."""
+        """Hold ``x``, memory of another stream, until that stream has waited for the event ``ended``."""
         # Drop memory that has been read by now, though no caller has waited for it. A caller may drop some at the same
         # time, in `follow`: so go through a copy.
         for event in [event for event in list(self._borrowed) if event.done]:
@@ -63,7 +63,7 @@ class Branch:
         import cupy
 
         self._x, self._cupy = x, cupy
-        self._begun = mark(x)  # on the caller's stream, which has written x by then
+        self._begun = mark(x)  # event on the caller's stream, which has written x by then
         with arrays.on_stream_of(x):
             self._device = cupy.cuda.Device()
             if self._device.id not in sides:
@@ -103,7 +103,7 @@ class Branch:
         return Marks(self._begun, self._entered, self._ended)
 
     def follow(self) -> None:
-        """Have the caller's stream wait from here on for the branch, once its work is done or has failed."""
+        """Have the caller's stream wait for the branch, once its work is done or has failed."""
         if self._ended is not None:
             with arrays.on_stream_of(self._x):
                 self._cupy.cuda.get_current_stream().wait_event(self._ended)
@@ -111,7 +111,7 @@ class Branch:
             self._side.give_back(self._ended)
 
     def own(self, result: Any) -> Any:
-        """Return a copy of ``result``, array, tensor or `SparseVector`, in memory of the stream that first asks."""
+        """Return a copy of ``result``, array, tensor or `SparseVector`, in memory of the first caller's stream."""
         with arrays.on_stream_of(self._x):
             here = self._cupy.cuda.get_current_stream()
             # The first who asks copies, on its own stream, after `follow` has had that wait for the work.
@@ -119,7 +119,7 @@ class Branch:
                 self._own = _copy(result)
                 self._copied = here.record()
                 self._side.lend(result, self._copied)
-            here.wait_event(self._copied)  # for later callers, on other streams
+            here.wait_event(self._copied)  # later callers are on other streams
         return self._own
 
 

@@ -28,15 +28,15 @@ _MIN_ROWS_TO_COPY = 64  # a message, on average, from which copying message by m
 
 
 class World:
-    """A world of 1 to 1024 ranks in this process, ``per_node`` of them on each simulated node (None: all on one).
+    """A world of 1 to 1024 ranks in this process, on simulated nodes.
 
     Sums are taken in rank order. `allgather` and `allgatherv` return one read-only array to all ranks.
 
     Args:
         ranks: P, the number of ranks.
-        per_node: ranks of a node.
-        leave: rank -> when it fails: as that step (from 0, counted by `Job.begin_reduction`) begins, or with a pair,
-            before that call of the step (from 0). `run` returns None for it.
+        per_node: number of ranks on a node; None: all on one.
+        leave: rank -> the step that it does not begin (from 0, counted by `Job.begin_reduction`), or a pair: the step
+            and the call there (from 0) before which it fails. `run` returns None for it.
         schedule: a seed (>= 0) from which each `run` draws the order of ranks, and which messages are sent before they
             are received. Background work then takes turns with all ranks. None: one fixed order, and all work done at
             once.
@@ -103,7 +103,7 @@ class _Fate:
 class _WorldComm(CountingComm):
     def __init__(self, number: int, group: Members, per_node: int, fate: _Fate, concurrent: bool) -> None:
         super().__init__(group.members.index(number), len(group.members))
-        self._number = number  # of this rank in the run; `rank` is the one in the group
+        self._number = number  # this rank's number in the run; `rank` is the number in the group
         self.group = group
         self._per_node = per_node
         self._fate = fate
@@ -271,7 +271,7 @@ def _transposed(
             for part in zip(starts.tolist(), arriving.tolist(), strict=True)
         ], arriving
     # Short messages: one gather of all rows, in the order in which they arrive
-    first = np.cumsum([0] + [len(send) for send in sends[:-1]])  # of the sending ranks in one array of all rows
+    first = np.cumsum([0] + [len(send) for send in sends[:-1]])  # start of each rank's rows in one array of all rows
     lengths = arriving.ravel()
     ends = np.cumsum(lengths)
     # The place in that array of every row that arrives: where its message begins, and its place in the message.

@@ -41,7 +41,7 @@ class ByteGoal(NamedTuple):
 
     bytes: float
     steps: int | None = None  #: None: in a second
-    once: bool = False  #: in the next ``steps`` steps, and no more after them
+    once: bool = False  #: True: the budget is of the next ``steps`` steps, and no more after them
 
 
 class ByteBudget:
@@ -61,11 +61,11 @@ class ByteBudget:
         budget: the bytes that a rank may send, control included: ``"5MB/s"`` or ``"200kB/step"`` on average, or
             ``"40GB/10000steps"`` in the next 10,000 steps together.
         comm: the ranks that reduce, see `as_comm`.
-        density: of the first steps, in (0, 1].
+        density: density of the first steps, in (0, 1].
         largest: the largest density, in (0, 1]. Above some share of the entries a dense sum costs less.
 
     Attributes:
-        density: of the next step.
+        density: density of the next step.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -81,8 +81,8 @@ class ByteBudget:
             say(call="ByteBudget", budget=self._goal, density=density, largest=largest)
         self.density: float = min(density, largest)
         self._largest = largest
-        self._steps, self._sent, self._elapsed = 0, 0, 0  # since the beginning; nanoseconds
-        self._last: float | None = None  # when the last step ended
+        self._steps, self._sent, self._elapsed = 0, 0, 0  # totals since the beginning; time in nanoseconds
+        self._last: float | None = None  # end of the last step
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._per_density: deque[float] = deque(maxlen=RECENT)  # bytes of a step over its density
 

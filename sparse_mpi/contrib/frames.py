@@ -37,7 +37,7 @@ class Groups(NamedTuple):
     facts: dict[Any, object]  #: values that must be the same on all ranks, by name
     keys: list[Column]  #: ``(m,)`` each, by column
     sums: list[np.ndarray]  #: ``(m,)`` each
-    narrow: list[np.dtype]  #: for each of them, the type of its sums if all of them fit
+    narrow: list[np.dtype]  #: types of the sums if all of them fit
     leave: Callable[[list[Column], list[np.ndarray]], Any]  #: makes a frame of keys and sums
 
 
@@ -59,7 +59,7 @@ def grouped(frame: object, by: object, values: object) -> Groups:
                 groups: Groups = group(library, frame, keys, added)
             except (TypeError, ValueError):
                 raise
-            except Exception as error:  # of the library's own kind
+            except Exception as error:  # error of the library's own kind
                 what = f"frame must be one that {name} can group by {keys} to add up {added}"
                 raise TypeError(f"{what}, got its error {type(error).__name__}: {error}") from error
             facts = {f"column {one!r}": fact for one, fact in groups.facts.items()}
@@ -158,7 +158,7 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
     results = [_types_of_sums(dtypes[name]) for name in values]
 
     def leave(keys: list[Column], sums: list[np.ndarray]) -> Any:
-        made = part.reindex(pd.RangeIndex(len(sums[0])))  # of its class, with its names of columns
+        made = part.reindex(pd.RangeIndex(len(sums[0])))  # frame of its class, with its names of columns
         for place, (name, column) in enumerate(zip(by, keys, strict=True)):
             dtype = dtypes[name]
             if isinstance(dtype, pd.ArrowDtype):
@@ -187,7 +187,7 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
 
 @lru_cache(maxsize=64)
 def _types_of_sums(dtype: Any) -> tuple[Any, Any]:
-    """Return pandas' types of sums that the type of a column holds, and of others: it widens these."""
+    """Return the dtypes of a group sum that fits the column's dtype, and of one that does not."""
     pd, plain = sys.modules["pandas"], _plain(dtype)
     most = np.iinfo(plain).max if plain.kind in "iu" else 1
     tried: Any = (pd.Series([most] * rows, dtype=dtype) for rows in (1, 2))
@@ -293,11 +293,11 @@ def _arrow_of_key(pa: Any, column: Column, dtype: Any) -> Any:
     return pa.array(_flipped(column).view(np.float64) if pa.types.is_floating(dtype) else column).cast(dtype)
 
 
-PANDAS_NUMBERS = tuple(np.dtype(kind).str for kind in "? b h i q B H I Q e f d F D".split())  # in this byte order
+PANDAS_NUMBERS = tuple(np.dtype(kind).str for kind in "? b h i q B H I Q e f d F D".split())  # this byte order only
 POLARS_NUMBERS = ("Boolean", *(f"{kind}{8 * width}" for kind in ("Int", "UInt") for width in (1, 2, 4, 8)))
 POLARS_NUMBERS += ("Float32", "Float64")
 ARROW_STRINGS = ("string", "large_string")
-LIBRARIES = (  # by the name of the module, and of its class
+LIBRARIES = (  # name of the module and of its class, and the function that groups it
     ("pandas", "DataFrame", _of_pandas),
     ("polars", "DataFrame", _of_polars),
     ("pyarrow", "Table", _of_arrow),

@@ -11,7 +11,7 @@ from sparse_mpi.arrays import describe
 from sparse_mpi.collectives.entries import Entries
 from sparse_mpi.collectives.kinds import Adaptable, InputAdapter, checked
 
-STORAGES = ("Int64", "AtomicInt64", "Double", "Weight")  # whose numbers add up
+STORAGES = ("Int64", "AtomicInt64", "Double", "Weight")  # storages whose numbers add up
 
 
 class HistogramEntries(Adaptable):

@@ -1,7 +1,6 @@
 """Reduce a gradient in every step, also after the loss of ranks: `ElasticAllreduce`.
 
-A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result. A retry
-begins with the same acc.
+A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class ElasticAllreduce(SparseAllreduce):
     """A `SparseAllreduce` whose steps survive the loss of ranks. Making one is collective.
 
     Args:
-        layout, options: as for `SparseAllreduce`. With ``clip_norm`` a step is two transactions.
+        layout, options: arguments of `SparseAllreduce`. With ``clip_norm`` a step is two transactions.
         team: the ranks; None makes a `Team` of ``comm`` and ``min_ranks``.
         copy_every: T, the steps in which each rank's residual is copied to the next rank, in up to 25 parts. A lost
             rank loses at most the entries of its residual since the last copy. 0 copies nothing, and the whole residual
@@ -78,7 +77,7 @@ class Survival(Direct):
 
         def agree_after_losses() -> Agreed:
             self._note_losses()
-            if check or engine.watch is not None:  # which take messages after the step, and these may fail too
+            if check or engine.watch is not None:  # both take messages after the step, which may fail too
                 with same_on_all_ranks(engine.comm):
                     raise ValueError("check must be False and watch None where ranks may be lost; take SparseAllreduce")
             return engine.agree(gradient, make_plan, check)
@@ -120,7 +119,7 @@ class Survival(Direct):
             self.engine.owe(self._orphaned)
 
     def loaded(self) -> None:
-        """Take note that a state was loaded: the copy of another rank's residual is of no use any more."""
+        """Take note that a state was loaded, which makes the copy of another rank's residual useless."""
         if self._copies is not None:
             self._copies.forget()
 

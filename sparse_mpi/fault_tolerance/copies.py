@@ -1,9 +1,9 @@
 """Copies of residuals on the next rank, which adds them to its own when their owner is lost.
 
-Any division of the residuals among the ranks is legal. A part of the copy is renewed every few steps, so that all of it
-is in ``every`` steps. Entries sent before a part's next turn must not be sent twice: entries of the result, and others
-that the owner sends, are set to 0 in the copy. A lost rank thus loses its additions to the residual since the last
-renewal, and the held-back part of entries of the results.
+A part of the copy is renewed every few steps, so that all of it is in ``every`` steps. Entries sent before a part's
+next turn must not be sent twice: entries of the result, and others that the owner sends, are set to 0 in the copy. A
+lost rank thus loses its additions to the residual since the last renewal, and the held-back part of entries of the
+results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparse_mpi.sparse import SparseVector
 
 WORD = 8  # bits in an entry of the notes of a `HeldCopy`
 ROUNDINGS = ("exact", "bfloat16")
-PARTS = 25  # of a copy, at most: a message each; 50 to 200 took as long
+PARTS = 25  # most parts of a copy, a message each; 50 to 200 took as long
 
 
 class HeldCopy:
@@ -49,7 +49,7 @@ class HeldCopy:
             self._dropped[place.start // WORD : -(-place.stop // WORD)] = 0
 
     def values(self) -> Array:
-        """Return the copy ``(n,)``, which is given away."""
+        """Return the copy ``(n,)``, and give it away."""
         if self._dropped is not None:
             dropped = np.unpackbits(self._dropped, count=len(self._values), bitorder="little")
             self._values[dropped.view(bool)] = 0
@@ -58,8 +58,8 @@ class HeldCopy:
 
 class _Part(NamedTuple):
     number: int
-    place: slice  # of the residual
-    values: Array  # before the step
+    place: slice  # slice of the residual
+    values: Array  # values before the step
 
 
 class _Staged(NamedTuple):
@@ -71,28 +71,25 @@ class _Staged(NamedTuple):
 
 
 class Copies:
-    """The copy of the previous rank's residual that this rank holds, renewed in ``every`` steps.
-
-    It changes only when a step is complete.
-    """
+    """The copy of the previous rank's residual that this rank holds, renewed in ``every`` steps."""
 
     def __init__(self, every: int, rounding: str) -> None:
         self.every, self.rounding = every, rounding
-        self.owner: int | None = None  # by its number at the start
+        self.owner: int | None = None  # the owner's number at the start
         self._held: HeldCopy | None = None
         self._parts = min(every, PARTS)
         self._taken = np.zeros(self._parts, np.int64)  # the step before which each part was renewed
-        self._steps = 0  # that were completed
+        self._steps = 0  # number of completed steps
         self._since = 0  # likewise, when there was a whole copy
         self._whole = False  # only a part need be sent; never where each step has all of it
-        self._part: _Part | None = None  # in the running step
+        self._part: _Part | None = None  # part of the running step
         self._owing: Array | None = None  # (m,) entries of the residual before the step, where some may be given away
         self._staged: _Staged | None = None
 
     def begin(self, residual: Array, comm: Comm, gives_away: bool = False) -> None:
-        """Send a part of the residual ``(n,)`` before the step to the next rank, if it is one's turn. Collective.
+        """Send a part of the residual ``(n,)`` before the step to the next rank, if a part's turn has come. Collective.
 
-        ``gives_away`` is as for `exchange`.
+        For ``gives_away`` see `exchange`.
         """
         self._part, self._owing = None, residual.nonzero()[0] if gives_away and self._whole else None
         number = self._due() if self._whole else None

@@ -24,8 +24,8 @@ from sparse_mpi.comm.counting import received
 
 LOGGER = logging.getLogger("sparse_mpi")
 T = TypeVar("T")
-LAST_SECONDS = 5.0  # after which a rank ends that has nothing left to do
-OVER = -1  # in place of a number of transactions: the job has ended
+LAST_SECONDS = 5.0  # longest life of a rank that has nothing left to do
+OVER = -1  # the job has ended; stands for a number of transactions
 
 
 class _Over(Exception):
@@ -40,9 +40,9 @@ class Departure(NamedTuple):
     """Ranks that were lost at the same time. All but ``seconds`` is the same on all survivors."""
 
     step: int  #: the first transaction, from 0, to which they gave nothing; the first step of a single reducer
-    ranks: tuple[int, ...]  #: by their numbers at the start
+    ranks: tuple[int, ...]  #: numbers of the lost ranks at the start
     survivors: int  #: the number of ranks left
-    seconds: float  #: from the failed call on this rank until it could go on
+    seconds: float  #: time from the failed call on this rank until it could go on
 
     def __str__(self) -> str:
         lost = f"rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
@@ -62,7 +62,7 @@ class Spares:
     """
 
     def __init__(self, numbers: list[int], places: int) -> None:
-        self.numbers = numbers  # of spares that have not joined, lost ones included
+        self.numbers = numbers  # spares that have not joined, lost ones included
         self.places = places  # ranks wanted: the number that trained at first
         self.recruits: list[int] = []  # spares that have joined, in their order
 
@@ -91,7 +91,7 @@ class Team:
 
     Attributes:
         comm: the surviving ranks; of a waiting spare, all waiting ranks.
-        number: of this rank at the start.
+        number: number of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
         departures: the losses so far, in their order.
         recruits: the spares that have joined so far, in their order.
@@ -127,20 +127,20 @@ class Team:
         self.members: list[int] = list(range(self.comm.size))
         self.departures: list[Departure] = []
         self.completed: int = 0  # transactions
-        self._everybody: Comm = self.comm  # with the spares
+        self._everybody: Comm = self.comm  # all ranks, spares included
         self._spares = Spares(self.members[self.comm.size - spares :], self.comm.size - spares)
         self.recruits: list[int] = self._spares.recruits
         self._next: Comm | None = None  # the ranks that train, or wait, when the running transaction is complete
         self._joining: tuple[int, ...] = ()  # spares that are in when the running transaction is complete
         self._called = False  # this spare takes part in the running transaction
-        self._lounge: Comm = self.comm  # where spares wait for a message; from `stand_by` on
+        self._lounge: Comm = self.comm  # ranks among which spares wait for a message; from `stand_by` on
         self._separate = False  # `stand_by` was called
         self._dismissed = False  # this spare knows that the job has ended
         self._closed = self._over = False  # close() was called; all ranks have called it
 
     @property
     def lost(self) -> frozenset[int]:
-        """Return the ranks that were lost, by their numbers at the start."""
+        """Return the lost ranks' numbers at the start."""
         return _ranks_of(self.departures)
 
     @property
@@ -330,7 +330,7 @@ class Team:
 
     def _dismiss(self) -> None:
         if not self._separate or self._dismissed:
-            self._dismissed = False  # if that fails, it is said once more
+            self._dismissed = False  # said once more if it fails
         elif self.waits:
             try:
                 self._answer()

@@ -64,11 +64,11 @@ class TeamComm(ForwardingComm):
 
 
 def together(comm: Comm, work: Callable[[], T]) -> T:
-    """Return ``work()``, see `TeamComm.together`; of any other communicator the ranks do it once."""
+    """Return ``work()``, see `TeamComm.together`; ranks of any other communicator do it once."""
     return comm.together(work) if isinstance(comm, TeamComm) else work()
 
 
 def team_of(comm: Comm) -> Team | None:
-    """Return the team of these ranks, if there is one."""
+    """Return the team of these ranks, or None."""
     team: Team | None = comm.attributes.get(Team)
     return team

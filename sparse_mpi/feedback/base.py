@@ -14,7 +14,7 @@ from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.states import Range
 
 E = TypeVar("E", bound="ErrorFeedback")
-VECTOR = Range(lengths=("n",))  # of arrays that a rule remembers: gradients may have any value
+VECTOR = Range(lengths=("n",))  # arrays that a rule remembers: gradients may have any value
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Feedback(Protocol):
         """Combine ``gradient`` with the residual to acc ``(n,)``, from which entries are selected.
 
         Returns:
-            acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. The
-            addition is left to the caller because a selector can do it in the same pass over memory.
+            acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. A selector
+            can add it in its own pass over memory.
         """
 
     def withhold(self, parts: Sequence[slice]) -> None:
@@ -66,7 +66,7 @@ class Feedback(Protocol):
         """Return the acc ``(n,)`` of a flush, a step that sends the residual without a gradient.
 
         ``without``, if given, is a finite gradient ``(n,)`` whose `accumulate` is undone first, to rounding. The flush
-        ends with `consume`, as every step. It is not an `accumulate` of zeros, which would apply momentum.
+        ends with `consume`, as every step.
 
         Raises:
             ValueError: this rule never defers anything.
@@ -80,9 +80,9 @@ class Feedback(Protocol):
         """Subtract the sent entries, and note the step's result; an entry with a sent NaN or Inf becomes 0.
 
         Args:
-            sent: the part of this rank.
-            total: the sum over all ranks, the same bytes on each.
-            ranks: the number of ranks whose gradients are in ``total``; 0: unchanged.
+            sent: part of this rank.
+            total: sum over all ranks, the same bytes on each.
+            ranks: number of ranks whose gradients are in ``total``; 0: unchanged.
         """
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
@@ -107,7 +107,6 @@ class Feedback(Protocol):
 
 
 def whole_state(rule: Feedback) -> dict[str, Array]:
-    """Return all arrays that ``rule`` remembers, additive and replicated."""
     return rule.state() | rule.state(replicated=True)
 
 
@@ -137,17 +136,16 @@ class NoFeedback(Feedback):
         return np.zeros(self.size, np.float32)
 
     def accumulate(self, gradient: Array) -> tuple[Array, None]:
-        """Return ``gradient`` itself as acc, which no algorithm changes, and nothing to add."""
         return widened(gradient), None
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
-        """Do nothing: there is no residual to subtract from."""
+        """Do nothing: there is no residual."""
 
     def state(self, replicated: bool = False) -> dict[str, Array]:
         return {}
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
-        """Do nothing: there is nothing to restore."""
+        """Do nothing: there is no memory."""
 
 
 # Add entries that a step did not send to the next step's gradient: error feedback (Stich et al., NeurIPS'18).
@@ -157,8 +155,7 @@ class NoFeedback(Feedback):
 class ErrorFeedback(Feedback):
     """Error feedback with a residual ``(n,)``: float32, or float64 for float64 gradients.
 
-    The residual is the one large array of the library that changes in place. The first `accumulate` allocates it, in
-    the array library of the gradient.
+    The first `accumulate` allocates it, in the array library of the gradient; it changes in place.
     """
 
     size: int = field(default=0, init=False, repr=False)
@@ -223,10 +220,7 @@ def add(x: Array, addend: SparseVector | Array) -> None:
 
 
 def fitted(buffer: Array, gradient: Array) -> Array:
-    """Return ``buffer`` in the array library of ``gradient``, at least as precise; itself if it already is.
-
-    The result is never less precise than ``buffer``.
-    """
+    """Return ``buffer`` in the array library of ``gradient``, at least as precise as before and as ``gradient``."""
     if isinstance(buffer, np.ndarray) and not isinstance(gradient, np.ndarray):  # restored on the host
         buffer = namespace(gradient).asarray(buffer)
     return buffer.astype(gradient.dtype) if buffer.dtype.itemsize < gradient.dtype.itemsize else buffer

@@ -93,7 +93,6 @@ class MomentumCorrection(ErrorFeedback):
         return super().accumulate(pushed)
 
     def withhold(self, parts: Sequence[slice]) -> None:
-        """Leave these parts of velocity and residual as they are in the step that follows."""
         self._withheld = parts
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
@@ -163,9 +162,9 @@ class GlobalMomentum(LeakyFeedback):
     keep: float = field(default=1.0, kw_only=True)
     momentum: float = 0.9
     late: float | None = field(default=None, kw_only=True, repr=False)
-    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # over _share: the momentum added
+    _last: SparseVector | Array | None = field(default=None, init=False, repr=False)  # the momentum added, over _share
     _share: float = field(default=0.0, init=False, repr=False)  # m / P of that step
-    _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # of ``_last``, in this step
+    _withheld: SparseVector | None = field(default=None, init=False, repr=False)  # part of ``_last``, in this step
     _sharers: int = field(default=1, init=False, repr=False)  # P
 
     def __post_init__(self) -> None:

@@ -36,7 +36,7 @@ class SparseCallback(TrainerCallback):
 
     Args:
         with_optimizer: give the hook the Trainer's optimizer.
-        arguments: of `SparseState`: ``density=0.01``, ``algorithm="oktopk"``, ``momentum="global"`` and so on.
+        arguments: options of `SparseState`: ``density=0.01``, ``algorithm="oktopk"``, ``momentum="global"`` and so on.
 
     Attributes:
         state: the state of the hook; None before training.
@@ -96,7 +96,7 @@ class SparseCallback(TrainerCallback):
         **others: Any,
     ) -> None:
         if self._sent and logs is not None:
-            logs[SENT] = state.log_history[-1][SENT] = sum(self._sent) / len(self._sent)  # that one is a copy
+            logs[SENT] = state.log_history[-1][SENT] = sum(self._sent) / len(self._sent)  # the latter is a copy
             self._sent.clear()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:

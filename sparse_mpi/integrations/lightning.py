@@ -46,7 +46,7 @@ class SparseDDPStrategy(DDPStrategy):
         super().__init__(**{name: arguments.pop(name) for name in [*arguments] if name in theirs})
         self.sparse_state: SparseState | None = None
         self._with_optimizer, self._arguments = with_optimizer, arguments
-        self._checkpoint: str | Path | None = None  # that was read last
+        self._checkpoint: str | Path | None = None  # the checkpoint that was read last
 
     def setup(self, trainer: Any) -> None:
         """Wrap the model in DDP, make its optimizers and, to fit it, register the hook. Collective."""

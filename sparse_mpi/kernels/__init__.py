@@ -26,7 +26,6 @@ def of(x: Array) -> Kernels:
 
 
 def device() -> DeviceKernels:
-    """Return the kernels in CUDA; importing them needs CuPy."""
     from sparse_mpi.kernels import cuda
 
     return cuda
@@ -39,7 +38,7 @@ def host() -> HostKernels:
         return _generic()
     try:
         from sparse_mpi.kernels import cpu
-    except ImportError as error:  # above all a Numba that does not know this NumPy yet
+    except ImportError as error:  # most often a Numba that does not know this NumPy yet
         text = f"Numba cannot be imported, NumPy is used instead and is slower: {error}; install one that fits NumPy"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
         return _generic()
@@ -56,13 +55,13 @@ def _generic() -> HostKernels:
 def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int = 1) -> None:
     """Raise `MalformedMessage` unless the ``indices`` of each message ascend, within all ``regions`` taken together.
 
-    It costs one comparison for each index. Indices on a device are not checked, because the host would have to wait.
+    One comparison for each index. Indices on a device are not checked, because the host would have to wait.
 
     Args:
-        indices: ``(nnz,)`` of all messages.
-        counts: ``(m,)`` of each, which add up to nnz.
-        regions: ``(m, 2)`` int64, start and stop of each one's region.
-        beyond: by how much a stop exceeds the greatest index of its region.
+        indices: ``(nnz,)``, indices of all messages.
+        counts: ``(m,)``, each message's number of indices; their sum is nnz.
+        regions: ``(m, 2)`` int64, start and stop of each message's region.
+        beyond: difference between a stop and the greatest index of its region.
     """
     if not len(indices) or not isinstance(indices, np.ndarray):
         return
@@ -73,7 +72,7 @@ def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyon
 
 
 def accumulate(residual: Array, gradient: Array) -> None:
-    """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened first."""
+    """See `Kernels.accumulate`."""
     of(residual).accumulate(residual, gradient)
 
 

@@ -79,7 +79,7 @@ def adam(
 
 
 def entries(gradient: Array, arrived: Array | None) -> Array:
-    """Return the entries that have arrived, None: all, or whose gradient is not 0, ascending."""
+    """Return the ascending entries that have arrived; None: all, or entries whose gradient is not 0."""
     if arrived is None:
         return np.arange(len(gradient))
     mask = gradient != 0
@@ -88,7 +88,7 @@ def entries(gradient: Array, arrived: Array | None) -> Array:
 
 
 def power_of(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Return ``base**exponent`` by whole numbers from 0 on, with the same bits from all kernels."""
+    """Return ``base**exponent`` for whole exponents >= 0, with the same bits from all kernels."""
     result, rest = np.ones_like(base), exponent.astype(np.int64)
     while rest.any():
         result = np.where(rest & 1, result * base, result)

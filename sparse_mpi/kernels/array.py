@@ -317,7 +317,7 @@ def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array, Arra
 
 
 def count_bytes(widths: np.ndarray) -> np.ndarray:
-    """Return the bytes, 1, 2, 4 or 8, that hold any number below each of ``widths``."""
+    """Return the bytes, 1, 2, 4 or 8, of a number below each of ``widths``."""
     return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
@@ -376,7 +376,7 @@ def sections(
         code += codes[m]
 
 
-_sections = np.errstate(over="ignore")(sections)  # of a region whose stop has wrapped around
+_sections = np.errstate(over="ignore")(sections)  # the stop of a region may have wrapped around
 
 
 def lay_out(

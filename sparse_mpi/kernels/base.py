@@ -13,7 +13,7 @@ from sparse_mpi.kernels.parts import EqualParts
 LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
 SKETCHED_ROWS = 128  # rows of `SKETCH` entries that are added up by themselves, before these sums in order
-LEAST_SQUARE = 1e-20  # in `Kernels.standardized`
+LEAST_SQUARE = 1e-20  # least square in `Kernels.standardized`
 BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
 SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
 # The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
@@ -51,9 +51,9 @@ class Moments(NamedTuple):
     """Sums, in float64, over the entries that reach a threshold."""
 
     entries: int
-    total: float  # of |x|
-    squares: float  # of x^2
-    logs: float  # of ln |x|, over the entries that are not zero
+    total: float  # sum of |x|
+    squares: float  # sum of x^2
+    logs: float  # sum of ln |x|, zeros left out
     nonzero: int
     largest: float  # |x|, 0 where there is none
 
@@ -67,7 +67,7 @@ class Later:
 
     def __int__(self) -> int:
         if self._find is not None:
-            self._number, self._find = self._find(), None  # and release the array it was computed from
+            self._number, self._find = self._find(), None  # releases the array it was computed from
         return self._number
 
     def __deepcopy__(self, _: object) -> int:
@@ -128,10 +128,7 @@ class Kernels(Protocol):
     def accumulate_select(
         self, residual: Array, gradient: Array, threshold: int, most: int
     ) -> tuple[Array, Array] | None:
-        """Add ``gradient`` to the contiguous ``residual`` in place, and `select` from the sum, in one pass.
-
-        All of the gradient is added, also if None is returned.
-        """
+        """Add all of ``gradient`` to the contiguous ``residual`` in place, and `select` from the sum, in one pass."""
 
     def top_k_rows(self, matrix: Array, k: int) -> tuple[Array, Array]:
         """Find the k largest magnitudes of each row of ``matrix`` ``(rows, columns)``; of equal ones the first.
@@ -146,7 +143,7 @@ class Kernels(Protocol):
 
         Args:
             x: ``(n,)`` float32 or float64, contiguous.
-            parts: the parts, and q.
+            parts: V parts, with quota q.
             thresholds: magnitude bits ``(V + 1,)``, int64, of each part, and a margin below them: written here for the
                 next step, whose time they change, and no result.
             add: ``(n,)``, of any precision.
@@ -160,7 +157,7 @@ class Kernels(Protocol):
         """Add up messages of all ranks, in their order, and return the q largest sums of each part.
 
         Places and values are ``(P, m q)``, of m parts of ``width`` places; results ``(m, q)`` and ``thresholds``
-        ``(m + 1,)`` are as of `select_parts`.
+        ``(m + 1,)`` are as in `select_parts`.
         """
 
     def from_parts(
@@ -169,11 +166,11 @@ class Kernels(Protocol):
         """Return results by index: ascending indices, values, and this rank's contributions, all ``(m,)``.
 
         Args:
-            parts: the parts.
-            places: ``(V, q)`` of the results, ascending in each part.
+            parts: V parts, with quota q.
+            places: ``(V, q)``, places of the results, ascending in each part.
             values: ``(V, q)``; zeros are left out.
-            mine: places and values of this rank, as of `select_parts`.
-            owed: ``(m, q)`` to be taken off the contributions to some parts; None: nothing.
+            mine: places and values of this rank, from `select_parts`.
+            owed: ``(m, q)``, taken off the contributions to some parts; None: nothing.
             first: number of the first of these parts.
         """
 
@@ -185,7 +182,7 @@ class Kernels(Protocol):
         """
 
     def moments(self, x: Array, threshold: int) -> Moments:
-        """Sum over the entries that reach ``threshold``, in an order of each set's own."""
+        """Sum over the entries that reach ``threshold``, in the set's own order."""
 
     def sketch(self, x: Array, seed: int) -> np.ndarray:
         """Return a sketch of ``x``: `SKETCH` sums, each of the entries of a bucket, each times +1 or -1.
@@ -256,7 +253,7 @@ class Kernels(Protocol):
     ) -> tuple[Array, Array] | None:
         """Return `select` of ``standardized(x, squares)``, in one pass that allocates no n entries.
 
-        ``add`` is first added to the contiguous ``x`` in place, as the gradient in `accumulate_select`.
+        ``add`` is first added to the contiguous ``x`` in place, as in `accumulate_select`.
         """
 
     def gather(self, x: Array, indices: Array) -> Array:
@@ -416,7 +413,7 @@ class Kernels(Protocol):
     def from_ballots(self, messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
         """Return the indices and the values ``(m,)`` float32 of ballots that `read_messages` has ``coded``.
 
-        ``messages`` are a table of `MESSAGE`, and ``lows`` their scales: the smallest magnitude of each one's sender.
+        ``messages`` are a table of `MESSAGE`, and ``lows`` the smallest magnitude of each sender.
         """
 
     def add_rows(self, matrix: Array) -> Array:
@@ -479,8 +476,8 @@ class HostKernels(Kernels, Protocol):
         """Return ``numbers``, ``codes`` and ``blocks`` of `lay_out` as ``(3, m)`` int64.
 
         Args:
-            entries: as for `lay_out`.
-            regions: as for `lay_out`.
+            entries: entries of each message, see `lay_out`.
+            regions: regions of the messages, see `lay_out`.
             unit: indices of a region for each possible entry; 0 if numbers are not sent.
             together: entries that share a code.
             code: bytes of a code.
@@ -517,5 +514,5 @@ class HostKernels(Kernels, Protocol):
             codes: bytes of the codes of each message; 0 without entries.
             blocks: scales of each message; 0 without entries.
             tail: bytes that the caller will write at the end of each message that has entries.
-            scale_bytes: of a scale; 2 omits the lower two bytes, which must be 0.
+            scale_bytes: bytes of a scale; 2 omits the lower two bytes, which must be 0.
         """

@@ -7,7 +7,7 @@ import os
 
 # Options of `mallopt` of the GNU C library, see its manual page
 TRIM_THRESHOLD, MAPPED_AT_MOST, ARENAS_AT_MOST = -1, -4, -8
-NEVER = -1  # as a threshold
+NEVER = -1  # threshold that is never reached
 SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
 
 

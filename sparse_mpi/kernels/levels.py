@@ -200,7 +200,7 @@ def _decoded(indices: Array, codes: Array, lows: Array) -> Array:
     """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``lows``."""
     levels, negative = codes.astype(np.uint32) >> 1, codes.astype(np.uint32) & 1
     inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << 4)
-    bits = lows.view(np.uint32) + levels * np.uint32(LEVEL) + inside  # below 2^32
+    bits = lows.view(np.uint32) + levels * np.uint32(LEVEL) + inside  # less than 2^32
     bits = np.where(levels == NOT_FINITE, np.uint32(INF_BITS), np.minimum(bits, np.uint32(INF_BITS - 1)))
     return (bits | negative << 31).view(np.float32)
 

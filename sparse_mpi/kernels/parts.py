@@ -90,7 +90,6 @@ def add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
 def from_parts(
     parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
 ) -> tuple[Array, Array, Array]:
-    """See `Kernels.from_parts`."""
     xp = namespace(values)
     row, own = xp.arange(parts.number)[:, None], xp.zeros((parts.number, parts.width), values.dtype)
     own[row, mine[0]] = mine[1]

@@ -1,7 +1,6 @@
 """Write the reports of reducers to files in the folder ``SPARSE_MPI_METRICS_DIR``, for operators to collect.
 
 Each rank has a file in Prometheus' text format, for node_exporter's textfile collector, see docs/guides/observe.md.
-This module is imported only if the variable is set.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from sparse_mpi.comm.runtime import TORCHRUN, told_rank
 from sparse_mpi.monitor.step_report import StepReport, combined
 
 DIRECTORY, JOB = launcher.METRICS, "SPARSE_MPI_METRICS_JOB"
-SECONDS = 5.0  # between two writes of a file, or two norms of one residual
-MOST_REDUCERS = 64  # of a rank with series of their own; later ones are added up under the name OTHER
+SECONDS = 5.0  # time between two writes of a file, or two norms of one residual
+MOST_REDUCERS = 64  # most reducers of a rank with series of their own; later ones are added up under the name OTHER
 OTHER = "other"
 # Launchers' variables for the job; torchrun says "none" where it was given no name
 JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE")
 LOGGER = logging.getLogger("sparse_mpi")
-_FILES: dict[tuple[int, Path], RankFile] = {}  # by process, of which this one may be a fork, and by path
+_FILES: dict[tuple[int, Path], RankFile] = {}  # process, of which this one may be a fork, and path -> file
 _WARNED: set[Path] = set()  # folders that cannot be written to
 # For each reducer: name, help, and the value of the sums, the last step and the series. Names of counters end in
 # _total; others are gauges
@@ -63,10 +62,10 @@ class Series:
 
     steps: int = 0
     elements: int = 0
-    began: float = math.nan  # when the first step had ended
+    began: float = math.nan  # end of the first step
     wall: float = 0.0  # seconds since, at the last one
-    norm: float = math.nan  # of the residual
-    measured: float = -math.inf  # when the norm was
+    norm: float = math.nan  # norm of the residual
+    measured: float = -math.inf  # time of that norm
     sums: StepReport | None = None
     last: StepReport | None = None
 
@@ -88,7 +87,7 @@ class RankFile:
 
     def __init__(self, path: Path, job: str, rank: int) -> None:
         self.path, self._job, self._rank = path, job, rank
-        self._series: dict[str, Series] = {}  # by reducer
+        self._series: dict[str, Series] = {}  # reducer -> its series
         self._written = -math.inf
         self._lock = RLock()  # several threads may reduce, each for other reducers
         self._process = os.getpid()

@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("sparse_mpi")
 Span = Callable[[str], AbstractContextManager[object]]  # a range of this name
 # The next number by process, rank and folder of metrics
 _NUMBERS: defaultdict[tuple[int, int, str], Iterator[int]] = defaultdict(count)
-meter: Callable[[Any], None] | None = None  # of `bench compare`, called with an engine after each step
+meter: Callable[[Any], None] | None = None  # meter of `bench compare`, called with an engine after each step
 
 
 def observe(engine: Any) -> None:

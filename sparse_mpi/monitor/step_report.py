@@ -11,8 +11,6 @@ from sparse_mpi.comm import Traffic
 
 
 class StepReport(NamedTuple):
-    """The counts and times of one step on this rank."""
-
     selected: int  #: pairs picked by the selector, or by an algorithm without one; n for a dense algorithm
     total: int  #: entries of the result
     select_seconds: float  #: includes residual += gradient if the selector does it in the same pass

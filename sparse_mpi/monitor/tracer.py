@@ -9,33 +9,31 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.background import Handle, Span, progress_thread_of
 from sparse_mpi.comm.streams import Marks, mark
 
-Interval = tuple[float, float]  # in `time.perf_counter` seconds
+Interval = tuple[float, float]  # two times of `time.perf_counter`
 
 
 class BucketTrace(NamedTuple):
-    """The times at which one bucket was reduced in one step."""
-
-    span: Span  # when all its gradients were there, and when its reduction began and ended
+    span: Span  # times at which all its gradients were there, and its reduction began and ended
     selections: list[Interval]
     calls: list[Interval]  # calls of the communicator
-    marks: Marks | None = None  # of the span, on a device
+    marks: Marks | None = None  # events of the span, on a device
 
 
 class Tracer:
     """Records the work of the progress thread of ``comm`` on gradients on the device of ``x``."""
 
     def __init__(self, comm: Comm, x: object = None) -> None:
-        self.buckets: list[BucketTrace] = []  # of the last step
+        self.buckets: list[BucketTrace] = []  # buckets of the last step
         self._comm, self._x = comm, x
         self._given: object = None  # the mark before the reduction that is given next
-        comm.traffic.calls = []  # from None: now it records them
+        comm.traffic.calls = []  # records of calls, None before
 
     def mark(self) -> Any:
         """Return an event behind all work queued on the caller's stream; None where gradients are on the host."""
         return mark(self._x)
 
     def begin(self, anew: bool) -> None:
-        """Call this before a reduction is given; ``anew`` forgets the last step, of which nothing is under way."""
+        """Prepare for a reduction; ``anew`` forgets the last step, of which nothing is under way."""
         if anew:
             self.buckets = []
             self._comm.traffic.calls = []

@@ -17,7 +17,7 @@ from sparse_mpi.sparse import SparseVector
 
 # Training within these bounds was compared with dense training, see docs/explanation/accuracy.md
 LONGEST_WAIT = 300  # steps, on average
-LEAST_CAPTURED = 0.1  # of the attainable energy
+LEAST_CAPTURED = 0.1  # least share of the attainable energy
 
 
 class Quality(NamedTuple):
@@ -26,7 +26,7 @@ class Quality(NamedTuple):
     removed: float  # the energy (sum of squares) that leaves the summed acc with total
     attainable: float  # the energy of its largest entries, for the number of entries of total
     missed: float  # squared distance of top-k of the summed acc from top-k of the sum of local top-k's
-    energy: float  # of the summed acc
+    energy: float  # energy of the summed acc
     waited: float  # the waits, in steps, of the entries of all totals since the last measure, added up
     entries: float  # their number
 
@@ -70,12 +70,12 @@ class Watch:
 
     Args:
         every: N, at least 1.
-        step: the number of steps before this watch; waits count from here.
+        step: number of steps before this watch; waits count from here.
     """
 
     every: int
     step: int = 0
-    quality: Quality | None = None  # of the last step that was measured
+    quality: Quality | None = None  # quality of the last measured step
     _last: Array | None = None  # (n,) int32, the step in which each entry was last part of total
     _waited: float = 0.0
     _entries: float = 0.0

@@ -1,6 +1,6 @@
 """A plan: the tensors of a gradient divided into parts, and an algorithm for each.
 
-The tensors of a part are fused into one vector. `sparse_mpi.algorithms.hybrid` carries a plan out.
+The tensors of a part are fused into one vector. `algorithms.hybrid` carries a plan out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ PARTIAL = "partial"  # the way that leaves small tensors dense
 
 @dataclass(frozen=True)
 class PlannedPart:
-    algorithm: str  #: as a command line spells it
+    algorithm: str  #: name as a command line spells it
     tensors: tuple[int, ...]  #: their numbers, ascending
-    share: float = 1.0  #: of the k entries of a step; dense algorithms ignore it
+    share: float = 1.0  #: fraction of the k entries of a step; dense algorithms ignore it
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Plan:
     ranks: int
     density: float
     way: str  #: an algorithm that reduces all tensors, or `PARTIAL`
-    parts: tuple[PlannedPart, ...]  #: in the order in which they are reduced; every tensor is in one
-    seconds: dict[str, float]  #: of a reduction by each way that was measured, on the slowest rank
+    parts: tuple[PlannedPart, ...]  #: parts in the order in which they are reduced; every tensor is in one
+    seconds: dict[str, float]  #: time of a reduction by each way that was measured, on the slowest rank
 
     @property
     def explanation(self) -> str:

@@ -11,12 +11,12 @@ from sparse_mpi.predict.fitted import FittedCluster
 from sparse_mpi.predict.ways import BASELINE, low_rank, table, way_of
 from sparse_mpi.sparse import Layout
 
-DENSITIES = (0.03, 0.01, 0.003, 0.001)  # from which one is advised, the largest that is fast enough
+DENSITIES = (0.03, 0.01, 0.003, 0.001)  # candidates for the advised density, the largest that is fast enough
 USUAL = 0.01  # the density at which candidates are compared, and with which local steps are advised
 LOCAL_STEPS = (2, 4, 8, 16, 32, 64)
 GAIN = 1.05  # a sparse step must be this factor faster than a dense one to be advised
-BACKWARD = 2 / 3  # of a batch's time: the backward pass, behind which exchanges may hide
-LAST = 1 / 8  # of an exchange: the last bucket, which is not hidden
+BACKWARD = 2 / 3  # share of the backward pass in a batch's time; exchanges may hide behind it
+LAST = 1 / 8  # share of the last bucket, which is not hidden, in an exchange
 FASTEST = 7.9e-9 / 5  # seconds a byte of the fastest link that was measured
 
 
@@ -26,7 +26,7 @@ class Off(NamedTuple):
 
 
 MEASURED = Off(1.5, 1.5)  # the error of nine of ten held-out steps on emulated hosts, and some more
-UNMEASURED = Off(2.0, 2.0)  # on links faster than `FASTEST`
+UNMEASURED = Off(2.0, 2.0)  # error on links faster than `FASTEST`
 # The only sparse sums that were measured between ranks on a GPU, two of which shared it, took 6.5 ms with oktopk and
 # 10.4 with elect, where 2.4 and 5.4 ms are predicted for one each (docs/results/gpu-h200.json)
 OF_A_GPU = Off(3.0, 1.5)
@@ -36,10 +36,10 @@ class TrainingJob(NamedTuple):
     n: int  # elements of the gradient
     ranks: int
     batch: float  # seconds that a rank computes in a step: forward and backward pass and update
-    overlap: bool = False  # whether exchanges run during the backward pass
+    overlap: bool = False  # True: exchanges run during the backward pass
     utilisation: float = 0.9  # share of a step that the batch is to take
     dense: float | None = None  # seconds of a dense sum, where they are known
-    shapes: Layout | None = None  # of the gradient's tensors, where they are known
+    shapes: Layout | None = None  # shapes of the gradient's tensors, where they are known
 
 
 class Offer(NamedTuple):
@@ -48,7 +48,7 @@ class Offer(NamedTuple):
     way: str  # an algorithm as a command line spells it
     density: float
     local_steps: int
-    step: float  # of the whole step, the batch included; a mean where only some steps exchange
+    step: float  # seconds of the whole step, the batch included; a mean where only some steps exchange
     exposed: float  # the part not hidden by the batch
     off: Off  # factors by which ``exposed`` may be longer or shorter
 
@@ -63,7 +63,7 @@ class Pays(NamedTuple):
     verdict: str  # sparse, dense, or either where the errors of the model decide
     sparse: Offer
     factor: float
-    low: float  # as little as that, by the errors of both
+    low: float  # the least factor, by the errors of both
     high: float
 
 
@@ -78,7 +78,6 @@ class Advice(NamedTuple):
 
     @property
     def pays(self) -> Pays:
-        """Return whether sparse sums pay."""
         dense = next(of for of in self.offers if of.dense)
         sparse = next(of for of in self.offers if not of.dense) if self.best.dense else self.best
         # Both times are off by the root of the greater factor, so that their ratio is by all of it.
@@ -131,7 +130,7 @@ def advise(
 def overlapped(found: StepTime, batch: float) -> float:
     """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
 
-    Computing is not hidden. The exchange hides behind the backward pass, but for the last bucket.
+    The exchange hides behind the backward pass, but for the last bucket.
     """
     hidden = (1 - LAST) * BACKWARD * batch
     return found.computing + max(found.exchanging - hidden, LAST * found.exchanging)
@@ -143,7 +142,6 @@ def every(offer: Offer, local_steps: int, batch: float) -> Offer:
 
 
 def chosen(job: TrainingJob, dense: Offer, offers: Sequence[Offer], usual: float = USUAL) -> Advice:
-    """Return the advice among ``offers``, of which ``dense`` is one."""
     sparse = sorted((of for of in offers if of is not dense), key=lambda of: of.step)
     limit = job.batch / job.utilisation
     found = list(offers)

@@ -30,10 +30,10 @@ class Gpu(NamedTuple):
     """A GPU, as far as a sparse sum needs it; seconds and bytes a second."""
 
     name: str
-    bandwidth: float  # of its memory, as kernels that only copy reach it
-    bus: float  # between pinned memory of the host and the GPU
-    launch: float  # that the host takes to start a kernel, with the Python around it
-    wait: float  # that the host takes to wait for the GPU once
+    bandwidth: float  # rate of its memory, as kernels that only copy reach it
+    bus: float  # rate between pinned memory of the host and the GPU
+    launch: float  # host's time to start a kernel, with the Python around it
+    wait: float  # host's time to wait for the GPU once
 
 
 # Launches and waits are fitted to a rank of two on one H200 and a virtual machine (docs/results/gpu-h200.json), where
@@ -52,19 +52,19 @@ GPUS = {
 class Cluster:
     """Ranks on nodes, each rank with a link of its own. Times are seconds."""
 
-    alpha: float  # a message takes from link to link, whatever its length
-    beta: float  # a byte takes; the inverse of a link's bandwidth in each direction
+    alpha: float  # seconds that a message takes from link to link, whatever its length
+    beta: float  # seconds that a byte takes; the inverse of a link's bandwidth in each direction
     burst: float = 0.0  # bytes that an idle link lets pass at once, as emulated ones do
-    cores: float = inf  # of a node, which its ranks share
+    cores: float = inf  # cores of a node, which its ranks share
     node: int = 1  # consecutive ranks of a node
-    message: float = 0.0  # of processor time that a message costs at either end
-    byte: float = 0.0  # of processor time that a byte of a message costs at either end
+    message: float = 0.0  # processor time that a message costs at either end
+    byte: float = 0.0  # processor time that a byte of a message costs at either end
     # Share by which computing takes longer where ever more ranks compute than there are cores, because they take each
     # other's caches and memory; half of it at twice the cores
     crowding: float = 0.0
     memory: float = 1.0  # times as long as where ways were timed do passes over the whole gradient take
-    speed: float = 1.0  # of computing, over the seconds on the core on which ways were timed
-    gpu: Gpu | None = None  # on which gradients are, and selections made; None: on the cores
+    speed: float = 1.0  # seconds of computing, over the seconds on the core on which ways were timed
+    gpu: Gpu | None = None  # GPU that holds gradients and selects; None: the cores do
     fabric: Fabric | None = None  # time of a dense sum of GPUs; None: `Allreduce` as modelled here
 
     def __post_init__(self) -> None:
@@ -85,14 +85,13 @@ class Cluster:
 class DeviceCost(NamedTuple):
     """A steady step of an algorithm on a device, as a pretended one has counted it."""
 
-    launches: int  # of kernels
-    waits: int  # of the host for the device
-    copies: int  # between the memories of the two
+    launches: int  # launches of kernels
+    waits: int  # waits of the host for the device
+    copies: int  # copies between the memories of the two
 
 
 @cache
 def device_costs() -> dict[str, DeviceCost]:
-    """Return the costs by algorithm; ``python -m tests.record NAME`` writes them."""
     counted = json.loads(files("sparse_mpi.predict").joinpath("device_costs.json").read_text())
     return {name: DeviceCost(**cost) for name, cost in counted.items()}
 
@@ -110,12 +109,11 @@ class StepTime(NamedTuple):
 
 
 def step_time(name: str, way: Way, n: int, density: float, ranks: int, on: Cluster) -> StepTime:
-    """Return how long a step of algorithm ``name`` takes that sums ``n`` elements of ``ranks`` ranks."""
     if name in DENSE and on.fabric is not None:
         return StepTime(
             0.0, dense_seconds(DENSE[name] * n, ranks, 1 / on.beta, on.alpha, on.fabric, min(on.node, ranks))
         )
-    crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # in turns, of which the last may be of few
+    crowd = max(1.0, ceil(min(on.node, ranks) / on.cores))  # turns on the cores; the last may have few ranks
     sent = sum(_seconds(of, of.bytes(n, density, ranks), ranks, on, crowd) for of in way.sent) if ranks > 1 else 0.0
     if on.gpu is None:
         slower = crowd * (1 + on.crowding * (1 - 1 / crowd)) * on.speed

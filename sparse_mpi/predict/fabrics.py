@@ -1,7 +1,7 @@
 """The seconds of a dense allreduce by NCCL, fitted to published measurements: the fair baseline.
 
-`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. No figures of long messages of an MPI
-library between hosts were published, so an MPI's own ``Allreduce`` has to be measured.
+`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. An MPI's own ``Allreduce`` has to be
+measured.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Fabric(NamedTuple):
     and the steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
     """
 
-    share: float  # of a link's rate, which long messages reach
-    step: float  # of a step between nodes in the protocol for long messages, beside the network's latency
-    short_step: float  # of a step between nodes in the protocol for short messages
+    share: float  # fraction of a link's rate that long messages reach
+    step: float  # time of a step between nodes in the protocol for long messages, beside the network's latency
+    short_step: float  # time of a step between nodes in the protocol for short messages
     ceiling: float  # the most that all links of a node carry together, whatever their rates
     errors: tuple[tuple[int, float], ...]  # pairs of least bytes and the factor within which fitted points lie
-    short_share: float = 0.25  # of a link's rate, in the protocol for short messages
+    short_share: float = 0.25  # fraction of a link's rate that short messages reach
     tree: float = 0.92  # the rate of a double binary tree, over that of a ring
     hierarchy: float = 0.63  # the rate between nodes of a hierarchical allreduce, over that of a ring
     inside: float = 235e9  # the rate of a rank's links inside a node
-    inside_step: float = 3.4e-6  # of a step inside a node
+    inside_step: float = 3.4e-6  # time of a step inside a node
 
     def error(self, nbytes: float) -> float:
         """Return the factor by which published allreduces of about ``nbytes`` differ from `dense_seconds` at most."""
@@ -61,7 +61,7 @@ def dense_seconds(
     ``inside``: the longer of the two counts. No time is below 2 (N - 1) / N nbytes / (g * rate).
 
     Args:
-        nbytes: of the gradient, on each rank.
+        nbytes: size of the gradient, on each rank.
         ranks: P, which fill their nodes; at one rank the time is 0.
         rate: bytes a second of a rank's own link in each direction; if g ranks share fewer links, a g-th of their sum.
         latency: seconds of a message between nodes.

@@ -17,7 +17,7 @@ class FittedCluster(NamedTuple):
 
     cluster: Cluster
     longer: dict[str, float]  # times as long as explained steps of a way (oktopk:wire=packed) were, in the median
-    errors: dict[str, float]  # by algorithm, and of `ALL`: relative error that nine of ten steps do not exceed
+    errors: dict[str, float]  # algorithm, or `ALL` -> relative error that nine of ten steps do not exceed
 
     def error(self, way: str) -> float:
         """Return the relative error of a way's algorithm if it was measured often enough, else of all."""

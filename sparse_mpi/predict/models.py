@@ -14,7 +14,7 @@ from importlib.resources import files
 from sparse_mpi.sparse import Layout
 
 Named = tuple[str, tuple[int, ...]]  # a tensor's name and shape
-Tensors = tuple[Named, ...]  # in the order of the flat gradient
+Tensors = tuple[Named, ...]  # tensors in the order of the flat gradient
 Entries = dict[str, "Entries | list[int]"]  # blocks of tensors, and shapes
 
 

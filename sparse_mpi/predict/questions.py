@@ -29,7 +29,7 @@ COMPARED = (
 )
 BFLOAT16 = "dense-bf16"
 MOST_SHOWN = 4  # faster offers
-WIDTH = 88  # of the answer's lines
+WIDTH = 88  # width of the answer's lines
 FARTHEST = 1e12  # bits a second, beyond which there are no links to speak of
 RDMA = 40e9  # bits a second from which links are taken to have RDMA
 HEADS = {
@@ -56,18 +56,18 @@ def flat(text: str) -> str:
 class Answer:
     """The verdict on sparse sums, and the advised way; ``str()`` is the text of ``predict advise``."""
 
-    verdict: str  #: of `default` beside `dense`: sparse, dense, or either where the errors of the model decide
+    verdict: str  #: sparse, dense, or either where the errors of the model decide; `default` beside `dense`
     factor: float  #: times as fast a step of `default` is
     bar: tuple[float, float]  #: the least and the most it may be, by the errors of the model
-    dense: Offer  #: in float32
+    dense: Offer  #: float32
     bfloat16: Offer  #: dense, in bfloat16
     default: Offer  #: the default of training, whose accuracy `shown` is about
-    shown: str  #: for which model and optimizer it was compared with dense, and how it ended
+    shown: str  #: model and optimizer with which it was compared with dense, and the result
     use: str  #: the optimizer in a program, as it was measured
     local: Offer | None  #: `default` every few local steps, where it is too slow in every step
     local_shown: str  #: the cost of local steps in accuracy
     faster: tuple[Offer, ...]  #: other ways and densities, the fastest first, for whom points of accuracy matter less
-    advised: Offer | None  #: of these, the largest density that is fast enough; None where none is faster
+    advised: Offer | None  #: the largest density among these that is fast enough; None where none is faster
     reason: str
     break_even: float | None  #: bits a second up to which `default` is 1.05 times as fast, where there is one
     cluster: Cluster
@@ -162,20 +162,20 @@ def advise(
 
     Args:
         model: a name in `sparse_mpi.predict.models.MODELS`, a number of parameters, or a torch module.
-        rate: of a rank's link in each direction, as ``"1gbit"`` or ``"12.5GB/s"``.
+        rate: bandwidth of a rank's link in each direction, as ``"1gbit"`` or ``"12.5GB/s"``.
         optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``; by default the usual one for the model.
-        ranks: each with a link of its own.
-        batch_seconds: that a rank computes in a step; 0 asks about the sums alone.
+        ranks: number of ranks, each with a link of its own.
+        batch_seconds: time that a rank computes in a step; 0 asks about the sums alone.
         on: ``"cpu"``, or a name in `sparse_mpi.predict.cluster.GPUS`; by default h100, with a fit cpu.
         fabric: ``"tcp"`` or ``"rdma"``, for GPUs; by default rdma from 40 Gbit/s on.
         latency: microseconds of a message; by default the usual ones.
-        cores: of a node; by default one a rank.
-        ranks_per_node: that share the cores.
+        cores: cores of a node; by default one a rank.
+        ranks_per_node: ranks that share the cores.
         fit: a file of ``bench calibrate``, or the result of `sparse_mpi.predict.fitted.read`.
         dense_ms: milliseconds of a dense sum, where measured.
         algorithms: other ways to compare, as ``"oktopk:wire=packed"``; by default `COMPARED`.
-        densities: of these.
-        overlap: whether exchanges hide behind the backward pass.
+        densities: candidates for the advised density.
+        overlap: True: exchanges hide behind the backward pass.
         utilisation: share of a step that the batch is to take.
 
     Raises:
@@ -238,11 +238,10 @@ class Question:
     job: TrainingJob
     cluster: Cluster
     fit: FittedCluster | None
-    densities: Sequence[float]  # of other ways, the largest first
+    densities: Sequence[float]  # densities of other ways, the largest first
     ways: Sequence[str]
 
     def answer(self, accuracy: Shown, **described: str) -> Answer:
-        """Return the answer; ``described`` has ``model``, ``rate``, ``assumed``."""
         # Second moments take bytes too: predict the density without them, and name the one with them
         job, own = self.job, usual_density(TRAINING)
         found = self._advice((own,), (TRAINING, BFLOAT16))

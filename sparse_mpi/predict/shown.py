@@ -10,7 +10,7 @@ TRAINING = "elect"  # the default of all that trains, for which the sentences ho
 PAGE = "docs/explanation/accuracy.md"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 IMAGES, LANGUAGE = "images", "language"
-KINDS = {"vgg16": IMAGES, "resnet50": IMAGES}  # of models; all others are of language
+KINDS = {"vgg16": IMAGES, "resnet50": IMAGES}  # kinds of models; all others are of language
 USUAL = {IMAGES: "sgd", LANGUAGE: "adamw"}  # optimizers
 
 

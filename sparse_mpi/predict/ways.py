@@ -1,8 +1,8 @@
 """Computation and traffic of a step of each algorithm, in closed form: a *way* is an algorithm with a message format.
 
 ``ways.json`` has the numbers: bytes counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and the
-computation of a rank between its calls timed, alone on a core. `python -m runs.ways` makes it anew. Between the numbers
-of ranks bytes are interpolated, and beyond them they grow by the kind of call.
+computation of a rank between its calls timed, alone on a core. `python -m runs.ways` makes it anew. Bytes are
+interpolated between the numbers of ranks, and grow by the kind of call beyond them.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ BASELINE = "dense"
 # Seconds for each element of a gradient that is made factors of rank 2 to 8, on a core of an Intel Xeon: 5.5 to 7.2 ns
 # with VGG-16, ResNet-50 and GPT-2
 FACTORS = 6.5e-9
-RANKS = (2, 4, 8, 16)  # on which bytes were counted
-DENSITIES = (0.01, 0.001)  # at which they were
-SHARES: dict[str, Callable[[int], float]] = {  # of a rank's data for all, sent in one call on P ranks
-    "whole": lambda ranks: 1.0,  # to each, the same
-    "rest": lambda ranks: (ranks - 1) / ranks,  # to each its part
-    "part": lambda ranks: 1.0 / ranks,  # its own part, to each
-    "levels": lambda ranks: float((ranks - 1).bit_length()),  # in each of log2 P rounds
+RANKS = (2, 4, 8, 16)  # numbers of ranks on which bytes were counted
+DENSITIES = (0.01, 0.001)  # densities at which bytes were counted
+SHARES: dict[str, Callable[[int], float]] = {  # share of a rank's data for all, sent in one call on P ranks
+    "whole": lambda ranks: 1.0,  # all of it to each rank
+    "rest": lambda ranks: (ranks - 1) / ranks,  # each rank's part to it
+    "part": lambda ranks: 1.0 / ranks,  # the own part to each rank
+    "levels": lambda ranks: float((ranks - 1).bit_length()),  # one part in each of log2 P rounds
 }
 
 
 class Sent(NamedTuple):
-    call: str  # of `Comm`; "rounds" for messages between pairs of ranks, one after the other
+    call: str  # call of `Comm`; "rounds" for messages between pairs of ranks, one after the other
     fixed: float  # bytes that do not grow with the gradient: control
     element: float  # bytes for each element of the gradient
     entry: tuple[tuple[float, ...], ...]  # bytes for each entry that a rank selects, by density and by ranks
-    share: str  # of these: one of `SHARES`
-    announced: bool = False  # whether counts are exchanged first
-    rounds: float = 0.0  # for each of log2 P
+    share: str  # share of these bytes: one of `SHARES`
+    announced: bool = False  # True: counts are exchanged first
+    rounds: float = 0.0  # bytes for each of log2 P rounds
 
     def bytes(self, n: int, density: float, ranks: int) -> float:
         """Return the bytes that the busiest rank sends or receives, the larger of the two."""
@@ -58,9 +58,9 @@ class Sent(NamedTuple):
 class Way(NamedTuple):
     sent: tuple[Sent, ...]
     element: float  # seconds on a core for each element of the gradient
-    entry: float  # for each entry that a rank selects
-    received: float  # for each byte that comes from other ranks
-    fixed: float  # and in each step
+    entry: float  # seconds for each entry that a rank selects
+    received: float  # seconds for each byte that comes from other ranks
+    fixed: float  # seconds in each step
     longer: float = 1.0  # median factor of measured steps on emulated hosts over this model
 
     def computing(self, n: int, density: float, ranks: int) -> float:
@@ -88,7 +88,7 @@ def table() -> dict[str, Way]:
 def way_of(name: str, shapes: Layout | None = None) -> Way:
     """Return the way of an algorithm as spelled on a command line: from the table, or measured now by the workbench.
 
-    That of a low-rank one follows from the ``shapes`` of the tensors.
+    For a low-rank algorithm it follows from the ``shapes`` of the tensors.
 
     Raises:
         ValueError: an unknown algorithm, or a low-rank one without shapes.
@@ -113,7 +113,7 @@ def low_rank(name: str) -> bool:
 def _of_factors(name: str, shapes: Layout | None) -> Way:
     if shapes is None:
         raise ValueError(f"algorithms must not have {name} without shapes; name a model, or give a torch module")
-    bound = algorithm_spelled(name).bound(shapes, 1, 2)  # on two ranks a ring sends as much as there is to add up
+    bound = algorithm_spelled(name).bound(shapes, 1, 2)  # a ring of two ranks sends as much as it adds up
     calls = int(bound.messages) // 2
     return Way((Sent("allreduce", 4 * bound.values / calls, 0.0, (), "whole"),) * calls, FACTORS, 0.0, 0.0, 0.0)
 

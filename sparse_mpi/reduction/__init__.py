@@ -1,7 +1,4 @@
-"""Reduce one gradient in every step of a training run: `SparseAllreduce`; or once: `once.sparse_allreduce`.
-
-The folder is not called ``allreduce``, because that is the name of a function of the package.
-"""
+"""Reduce one gradient in every step of a training run: `SparseAllreduce`; or once: `once.sparse_allreduce`."""
 
 from __future__ import annotations
 

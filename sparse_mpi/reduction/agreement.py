@@ -17,8 +17,8 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.sparse import Layout
 
 EVERY = 8  # steps from one look to the next
-PROJECTIONS, ENTRIES = 32, 8192  # of a tensor; entries at most
-LOOKS = 7  # whose moving mean the norms are
+PROJECTIONS, ENTRIES = 32, 8192  # projections of a tensor; most entries
+LOOKS = 7  # number of looks in the norms' moving mean
 LEAST = np.int32(-1000)  # stands for the exponent of zeros
 
 
@@ -50,7 +50,7 @@ class Agreement:
         return places.astype(index_dtype(self._layout.size)).reshape(shape), signs.astype(np.float32).reshape(shape)
 
     def look(self, gradient: Array | None) -> None:
-        """Project ``gradient`` ``(n,)``, of this rank; None: in this step ranks do not look."""
+        """Project ``gradient`` ``(n,)`` of this rank; None: ranks do not look in this step."""
         self._own = None
         if gradient is not None:
             places, signs = (like(drawn, gradient) for drawn in self._drawn)
@@ -80,6 +80,5 @@ class Agreement:
         self._own = self._found = None
 
     def of_tensors(self, ranks: int) -> np.ndarray:
-        """Return the agreement of ``ranks`` ranks in each tensor ``(tensors,)``, from 1 to their number."""
         together, apart = self.norms.T
         return np.divide(together, apart, out=np.ones_like(apart), where=apart > 0).clip(1, ranks)

@@ -1,12 +1,12 @@
 """Clip the mean of all ranks' gradients by its L2 norm, estimated before the reduction.
 
-The norm of a mean does not follow from the ranks' norms: P independent gradients are about sqrt(P) times as long as
-their mean, equal ones have its length. So each rank sums its entries, with signs hashed from their indices, in 1,024
+P independent gradients are about sqrt(P) times as long as their mean, equal ones have its length: the norm of a mean
+does not follow from the ranks' norms. So each rank sums its entries, with signs hashed from their indices, in 1,024
 buckets, the ranks add up these sketches, and the squares of the sum give the squared norm. All ranks then scale their
 gradients by the same factor.
 
 The estimate has a standard error of 2.2 %, for any gradients and number of ranks. Sketches are added up as whole
-numbers, so that every rank, in World as over MPI, gets the same bits.
+numbers, so that every rank gets the same bits.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 
 CHUNK_ELEMENTS = 1 << 17  # elements converted to float64 at a time, few enough to stay in the cache
-BITS = 62  # of the magnitude of a sum of whole numbers
+BITS = 62  # most bits of the magnitude of a sum of whole numbers
 HEADROOM_BITS = 24  # factor above the limit at which a sketch takes a second exchange
-MAX_EXPONENT = 1000  # beyond it norms may overflow
+MAX_EXPONENT = 1000  # largest exponent of a norm, beyond which it may overflow
 NOT_FINITE = 1 << 20  # stands for the exponent of a sketch that is not finite, or too large
 
 
 def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
-    """Return this rank's sketch of the parts of its gradient, for `clipping_factor`; no communication.
+    """Return this rank's sketch of its gradient, for `clipping_factor`; no communication.
 
     Args:
-        gradients: the parts, arrays of any library, in the same order on all ranks.
+        gradients: parts of the gradient, arrays of any library, in the same order on all ranks.
         ranks: P.
 
     Returns:
@@ -57,7 +57,7 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
     Collective: one allreduce of 8,200 bytes (control), two more where gradients are huge or not finite.
 
     Args:
-        own: the result of `sketched` on this rank.
+        own: result of `sketched` on this rank.
         max_norm: the norm to clip to.
         comm: all ranks.
     """
@@ -86,7 +86,7 @@ def l2_norm(x: Array) -> float:
     total = 0.0
     for start in range(0, len(x), CHUNK_ELEMENTS):
         wide = x[start : start + CHUNK_ELEMENTS].astype("float64")
-        wide *= wide  # in place, for astype has copied
+        wide *= wide  # astype has copied: this is the copy's own memory
         total += float(wide.sum())
     return math.sqrt(total)
 

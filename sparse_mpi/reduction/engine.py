@@ -55,7 +55,7 @@ class Absence:
         self._comm: Comm | None = None  # the ranks that ``everywhere`` is of
 
     def news(self, comm: Comm) -> bool:
-        """Return True if this rank's set differs from the one agreed by ``comm`` in the last step."""
+        """Tell if this rank's set differs from the one agreed by ``comm`` in the last step."""
         if self._comm is not comm:  # a rank that has joined does not know
             self._comm, self.everywhere = comm, []
         return sorted(self.here) != self.everywhere
@@ -96,14 +96,14 @@ class Agreed(NamedTuple):
     flat: Array | None  # (n,) the gradient; None: there is none, in a flush
     plan: StepPlan
     check: bool  # assert both laws
-    dtype: np.dtype  # of acc
-    absence_changed: bool  # on some rank, see `Absence.agree`
+    dtype: np.dtype  # dtype of acc
+    absence_changed: bool  # True: some rank's set has changed, see `Absence.agree`
     watched: bool  # a copy of acc from before the reduction is wanted
 
 
 class Attempt(NamedTuple):
     reduction: Reduction
-    state: Any  # of the algorithm, for the next step
+    state: Any  # state of the algorithm for the next step
     agreed: Agreed
     initial_acc: Array | None  # (n,) a copy of acc, for checks and the watch
 
@@ -114,11 +114,11 @@ class Exchange:
 
     algorithm: Algorithm
     placed: Algorithm  # the same, as it runs on these ranks
-    instrumented: Algorithm  # that, with selectors that measure themselves
+    instrumented: Algorithm  # the placed one, with selectors that measure themselves
     selectors: list[Instrumented]
     unselected: int  # elements that no selector looks at
     state: Any
-    dtype: np.dtype | None = None  # of the acc that the state is of; None while any will do
+    dtype: np.dtype | None = None  # dtype of the state's acc; None while any will do
 
 
 class Engine:
@@ -127,15 +127,13 @@ class Engine:
     Attributes:
         ranks: the number of ranks whose gradients are in the last result.
         steps: number of steps and flushes since the algorithm's state began.
-        whole: the last step was to send every entry.
-        absence: of gradients, in a step.
-        second_moment: of this rank's gradients, if it travels with the entries.
+        whole: True if the last step was to send every entry.
+        second_moment: second moment of this rank's gradients, if it travels with the entries.
         watch: measures the quality of some steps, if set.
         meters: called with this engine after each step; see `monitor.observe`.
-        report: counts and times of the last step.
         objection: an error that keeps this rank from the next step; all ranks raise then.
         revised: gradients have changed since earlier reductions of the step began: all ranks raise `StepRefused` then.
-        unfit: other gradients of the step are not finite: likewise.
+        unfit: other gradients of the step are not finite: all ranks raise it, too.
     """
 
     def __init__(self, settings: Settings, comm: Comm) -> None:
@@ -155,11 +153,11 @@ class Engine:
         self.objection: Exception | None = None
         self.revised: bool = False
         self.unfit: bool = False
-        self._exchanges = [self.exchange]  # of all algorithms that took turns
-        self._acc: Array | None = None  # of the step under way
-        self._add: Array | None = None  # to be added to it by a selection
+        self._exchanges = [self.exchange]  # exchanges of all algorithms that took turns
+        self._acc: Array | None = None  # acc of the step under way
+        self._add: Array | None = None  # array that a selection is to add to it
         self._gradient: Array | None = None  # gradient in acc, clipped
-        self._withheld = False  # whether parts of the gradient were withheld in the step before
+        self._withheld = False  # True: parts of the gradient were withheld in the step before
         self._aside: list[tuple[slice, Array]] | None = None  # the residual of frozen tensors, during a step
 
     def _exchange(self, algorithm: Algorithm) -> Exchange:
@@ -278,7 +276,7 @@ class Engine:
     def reduce(self, agreed: Agreed) -> Attempt:
         """Reduce acc: the only communication of a step beside control."""
         plan, sends_all = agreed.plan, agreed.plan.dense or agreed.plan.flush
-        if sends_all:  # without a selection that would add the gradient
+        if sends_all:  # no selection adds the gradient
             self._join()
         acc, add = self._acc, self._add
         if acc is None:
@@ -307,7 +305,7 @@ class Engine:
         """Subtract the sent entries from the residual, and return the result of the step.
 
         Args:
-            attempt: of the step, completed on all ranks.
+            attempt: attempt of the step, completed on all ranks.
             began: the start of the step, in `time.perf_counter` seconds.
             traffic: messages and bytes of the attempt.
         """
@@ -347,7 +345,7 @@ class Engine:
         self.exchange.state = self.exchange.instrumented.init(self.layout, self.settings.k, self.comm.size)
 
     def owe(self, pending: list[Array]) -> None:
-        """Add the residuals ``(n,)`` of other ranks to this rank's; ``pending`` is empty afterwards."""
+        """Add other ranks' residuals ``(n,)`` to this rank's; ``pending`` is empty afterwards."""
         self._join()
         # In an attempt, a lost rank's residual joins acc, and may be sent in this very step
         acc = self.feedback.pending() if self._acc is None else self._acc
@@ -433,7 +431,7 @@ class Direct:
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
         """Return the attempt of all ranks; if it fails the gradient stays in the residual."""
-        self.engine.comm.job.begin_reduction()  # for the watchdog's report
+        self.engine.comm.job.begin_reduction()  # begin of a reduction, for the watchdog's report
         agreed = self.engine.agree(gradient, make_plan, check)
         try:
             return self.engine.attempt(agreed)

@@ -19,7 +19,6 @@ EARLIER = "if sparse_mpi 0.3 wrote it, load and save it once with sparse_mpi 0.4
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
-    """Return ``state`` with its form, by which `check_form` finds damage."""
     return state | {FORM: dict(_nodes(state, "", seals=True))}
 
 
@@ -60,14 +59,14 @@ def equal(a: object, b: object) -> bool:
 
 
 def _nodes(node: object, path: str, seals: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield path and form of each item of ``node``; with ``seals``, as it stands in the forms of states inside."""
+    """Yield path and form of each item of ``node``; with ``seals``, as in the forms of states inside."""
     if path:
         yield path, f"{_kind(node)}{checksum(node)}"
     if isinstance(node, Mapping) and seals and path and FORM in node:
         yield from ((f"{path}{inner}", form) for inner, form in node[FORM].items())
     elif isinstance(node, Mapping):
         for key, value in node.items():
-            if key != FORM:  # which does not describe itself
+            if key != FORM:  # the form does not describe itself
                 yield from _nodes(value, f"{path}[{key!r}]", seals)
     elif isinstance(node, (list, tuple)):
         for number, value in enumerate(node):
@@ -84,11 +83,11 @@ def _kind(node: object) -> str:
 
 
 def checksum(node: object) -> str:
-    """Return a number as a text, or the checksum of a text or an array, however it is saved; ``""`` for others."""
+    """Return a number as a text, or the checksum of a text or an array, however saved; ``""`` for others."""
     node = node.item() if isinstance(node, np.generic) else node
     if isinstance(node, float) or (isinstance(node, int) and node.bit_length() <= 64):
         return f"{CHECKED}{node!r}"
-    if isinstance(node, int):  # as a text it might be too long
+    if isinstance(node, int):  # its text might be too long
         return f"{CHECKED}crc32 {crc32(hex(node).encode()):08x}"
     data = node.encode(errors="surrogatepass") if isinstance(node, str) else bytes_of(node)
     return "" if data is None else f"{CHECKED}crc32 {crc32(data):08x}"

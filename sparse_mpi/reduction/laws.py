@@ -61,12 +61,12 @@ def check_conservation(
     """Raise `LawError` unless the sum of ``given`` over the ranks is ``total``, to rounding.
 
     Args:
-        total: the result of the step.
-        given: ``(n,)`` the part of this rank's acc lost in the step.
+        total: result of the step.
+        given: ``(n,)``, part of this rank's acc lost in the step.
         acc: ``(n,)`` before the step, which limits the precision of ``given``.
-        comm: the communicator of the step.
-        normwise: whether the algorithm multiplies matrices, whose elements are rounded relative to norms: the norm of
-            acc then counts as a magnitude.
+        comm: communicator of the step.
+        normwise: True for an algorithm that multiplies matrices, whose elements are rounded relative to norms: the norm
+            of acc then counts as a magnitude.
         kept: the rule's leak of the residual, by which ``given`` was divided; 0 if it was not.
 
     The tolerance is that of adding P + 2 numbers of the magnitudes really added, at least the least normal number,
@@ -101,7 +101,6 @@ def _norm(acc: Array) -> Array:
 
 
 def raise_nonfinite(total: SparseVector | Array) -> None:
-    """Raise FloatingPointError if ``total`` has NaN or Inf."""
     values = total.values if isinstance(total, SparseVector) else total
     bad = int(namespace(values).count_nonzero(~namespace(values).isfinite(values)))
     if bad:

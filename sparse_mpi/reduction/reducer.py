@@ -34,20 +34,20 @@ class SparseAllreduce:
 
     Args:
         layout: the gradient's length, the shapes of its tensors, or a `Layout`.
-        k, density, comm, algorithm, options: as for `sparse_allreduce`; a single step may have another k.
+        k, density, comm, algorithm, options: arguments of `sparse_allreduce`; a single step may have another k.
         feedback: the rule for entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
             corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance, for example
             ``MomentumCorrection(0.9, nesterov=True)``.
-        clip_norm: if the mean of all ranks' gradients has a larger L2 norm than this, all ranks scale their gradients
-            by the same factor before they add them to the residual. The norm is estimated, with a standard error of
-            2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
+        clip_norm: largest L2 norm of the mean of all ranks' gradients; where it is larger, all ranks scale their
+            gradients by the same factor before they add them to the residual. The norm is estimated, with a standard
+            error of 2.2 %, for 16 KB of control a step; a single rank's is exact. See `reduction.clipping`.
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one; ``"skip"`` does so before a gradient that has one, on any rank, has left
             a trace.
         second_moment: the weight of the past in a moving mean of the squares of this rank's gradients, which is added
             up over the ranks at the entries of the result, see `SecondMoment`; in ``reducer.second_moment``. Ranks
             elect entries by their residual over its root.
-        settings: all these arguments but comm, already checked, in place of them.
+        settings: all these arguments but comm, already checked, in place of the others.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -134,7 +134,7 @@ class SparseAllreduce:
 
     @property
     def whole(self) -> bool:
-        """Return True if the last step was to send every entry."""
+        """Tell if the last step was to send every entry."""
         return self.engine.whole
 
     @property
@@ -227,7 +227,7 @@ class SparseAllreduce:
     def start_attempt(
         self, gradient: Flattens[A], *, density: float | None = None, check: bool = False, dense: bool = False
     ) -> Handle[Callable[[], SparseVector[A] | A]]:
-        """Begin a `step` as `start` does, that ends when the result of `Handle.wait` is called, or `withdraw`."""
+        """Begin a `step` as `start` does; the result of `Handle.wait`, or `withdraw`, ends it."""
 
         def work() -> Callable[[], SparseVector[A] | A]:
             with arrays.on_stream_of(gradient):
@@ -275,12 +275,12 @@ class SparseAllreduce:
     def flush(self, *, check: bool = False, like: object = None) -> Any:
         """Send the residuals of all ranks, in one dense allreduce, and leave a residual of 0. Collective.
 
-        It is a dense step without a gradient, for the end of training or before an important evaluation: without it the
+        A dense step without a gradient, for the end of training or before an important evaluation: without it the
         residuals never reach the model. Global momentum leaves its share of the momentum of this result in the
         residual, as after any step.
 
         Args:
-            check: as for `step`.
+            check: assert both laws, see `step`.
             like: an array whose library the sum is to have, on the residual's device; by default NumPy or CuPy as
                 `residual`.
 
@@ -289,7 +289,7 @@ class SparseAllreduce:
 
         Raises:
             ValueError: the feedback rule has no residual; raised on every rank.
-            LawError, FloatingPointError: as for `step`.
+            LawError, FloatingPointError: raised as by `step`.
         """
         shown: Any = self.residual if like is None else like
 
@@ -304,7 +304,7 @@ class SparseAllreduce:
     def use(self, algorithm: str | Algorithm) -> None:
         """Reduce the next steps by another algorithm, with the same residual. Collective.
 
-        An earlier one resumes its state.
+        An earlier algorithm resumes its state.
 
         Raises:
             TypeError, ValueError: an unknown algorithm, second moments that it cannot carry, or ranks may be
@@ -350,7 +350,7 @@ class SparseAllreduce:
         rounding; the states of algorithm and selector start afresh.
 
         Args:
-            states: of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
+            states: states of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
             ranks: the number of old ranks.
 
         Raises:

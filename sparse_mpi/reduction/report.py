@@ -19,9 +19,8 @@ class Instrumented(Wrapper):
     """Measures the selections of the wrapped selector.
 
     Attributes:
-        seconds: of all selections since the last `reset`.
-        selected: pairs selected.
-        added: how many selections added a gradient to their vector.
+        seconds: time of all selections since the last `reset`.
+        added: number of selections that added a gradient to their vector.
         span: start and end of the last selection, in `time.perf_counter` seconds.
     """
 

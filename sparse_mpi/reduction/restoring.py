@@ -21,13 +21,13 @@ LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds o
 
 
 class Surroundings(NamedTuple):
-    """Where a state is: the algorithm that it is of, the vector and the ranks, and the dtype of acc or None."""
+    """The place of a state: its algorithm, the vector and the ranks, and the dtype of acc or None."""
 
     algorithm: Algorithm
     layout: Layout
     ranks: int
     dtype: str | None
-    segment: Layout | None = None  # of a lane's vector
+    segment: Layout | None = None  # layout of a lane's vector
 
     def part(self, number: int) -> Surroundings:
         if number >= len(self.algorithm.parts):  # a tuple of another algorithm
@@ -66,7 +66,7 @@ def restore(template: Any, saved: Any, where: str, at: Surroundings, declared: R
             raise ValueError(f"{where} must be {expected}, got {shown(saved['shapes'])}; {WHOLE}")
         return expected
     made: dict[str, Any] = {}
-    for field in sorted(fields(template), key=lambda field: field.name == INNER):  # what tells its place is first
+    for field in sorted(fields(template), key=lambda field: field.name == INNER):  # INNER is last
         if field.name == INNER and isinstance(template, TwoLevelState):
             at = at.lane(made["start"], made["stop"], made["members"])
         own = f"{where}[{field.name!r}]"
@@ -82,7 +82,7 @@ def freeze(tree: object) -> object:
 
 
 def lane_of(state: object) -> tuple[int, int]:
-    """Return a checksum of what the members of this rank's lane have in common in ``state``, and their number."""
+    """Return a checksum of what members of this rank's lane have in common in ``state``, and their number."""
     pieces: tuple[object, ...] = getattr(state, "pieces", (state,))
     inside = [part for part in pieces if isinstance(part, TwoLevelState)]
     alike = [[part.start, part.stop, part.members.tolist()] for part in inside]
@@ -102,13 +102,12 @@ def check_lanes(rows: np.ndarray) -> None:
 
 
 def facts(state: object, beside: Mapping[str, object]) -> dict[str, str]:
-    """Return a text of each part of ``state`` and of what is ``beside`` it that all ranks have alike, by name."""
+    """Return texts by name, of all parts of ``state`` and ``beside`` that all ranks have alike."""
     found = {f"[{name!r}]": value for name, value in beside.items()} | dict(replicated(state, "['state']", INNER))
     return {f"state{path}": fact(value) for path, value in found.items()}
 
 
 def fact(value: object) -> str:
-    """Return a number as a text, and of anything else a checksum."""
     if isinstance(value, np.ndarray):
         return checksum(value)[-8:]
     return f"{value}" if isinstance(value, (bool, int, float)) else f"{crc32(repr(value).encode()):08x}"

@@ -1,10 +1,10 @@
 """The second moment of a rank's own gradients, which travels with the entries of its steps: `SecondMoment`.
 
-The square of a sum of d late gradients is d times that of one, so Adam cannot compute second moments from sums. But
-each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the mean
-of the ranks' second moments over P; the `Agreement` of a tensor measures the excess. An algorithm that `carries` a
-second vector selects by the residual over the root of a rank's own, so that tensors with small gradients are selected
-too, and adds second moments up at the entries of the result.
+The square of a sum of d late gradients is d times the square of one, so Adam cannot compute second moments from sums.
+But each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the
+mean of the ranks' second moments over P; the `Agreement` of a tensor measures the excess. An algorithm that `carries` a
+second vector selects by the residual over the root of a rank's own, and adds second moments up at the entries of the
+result.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class SecondMoment:
 
     Args:
         beta: the weight of the past, as Adam's second beta, in [0, 1).
-        layout: of the gradient.
+        layout: shapes of the gradient.
 
     Attributes:
-        betas: of each tensor; they may change between steps.
-        steps: the number of gradients of each tensor in the mean.
-        sums: of the means of all ranks, at the entries of the last result; ``(n,)`` where that is dense.
+        betas: beta of each tensor; may change between steps.
+        steps: number of gradients of each tensor in the mean.
+        sums: sums of all ranks' means at the entries of the last result; ``(n,)`` where that is dense.
     """
 
     def __init__(self, beta: float, layout: Layout) -> None:
@@ -60,7 +60,7 @@ class SecondMoment:
         return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
 
     def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
-        """Add ``gradient`` ``(n,)`` to the mean, but for the tensors that are ``absent`` on all ranks."""
+        """Add ``gradient`` ``(n,)`` to the mean, without the tensors that are ``absent`` on all ranks."""
         wide = arrays.widened(gradient)
         mean = arrays.namespace(wide).zeros_like(wide) if self._mean is None else fitted(self._mean, wide)
         wide, self._mean = wide.astype(mean.dtype, copy=False), mean
@@ -98,7 +98,7 @@ class SecondMoment:
         return like(self.mean, acc).astype(acc.dtype, copy=False)
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the mean, on the host, and of gradients, beta and agreement of each tensor."""
+        """Return copies of the mean, on the host, and of each tensor's number of gradients, beta and agreement."""
         lists = {STEPS: list(self.steps), BETAS: list(self.betas), AGREEMENT: self.agreement.norms.tolist()}
         return {MEAN: arrays.to_host(self.mean).copy()} | lists
 

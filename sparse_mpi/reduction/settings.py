@@ -40,7 +40,6 @@ class Settings:
         }
 
     def part(self, shapes: object, share: float) -> Settings:
-        """Return the settings of a part of the gradient, of these ``shapes``, that sends a ``share`` of it."""
         layout = Layout.of(shapes)
         return replace(self, layout=layout, k=resolve_k(layout.size, None, share))
 
@@ -57,7 +56,6 @@ def make_settings(
     second_moment: float | None = None,
     **options: object,
 ) -> Settings:
-    """Return the settings that these arguments of `SparseAllreduce` ask for."""
     check_choice("nonfinite", nonfinite, ("keep", "raise", "skip"))
     shapes = Layout.of(layout)
     rule = make_feedback(feedback, clip_norm)

@@ -1,7 +1,6 @@
 """Save an engine, and restore it on the same number of ranks, to the bit, or on another: `Snapshot`.
 
-A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays. `sealed` adds its form, by
-which damage is detected before loading.
+A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays; `sealed` adds its form.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from sparse_mpi.reduction.restoring import Surroundings, check_lanes, current, f
 from sparse_mpi.reduction.second_moment import LISTS
 from sparse_mpi.states import shown
 
-VERSION = 3  # of the schema, since release 0.3
-STEPS = "steps"  # since the state of the algorithm began
+VERSION = 3  # number of the schema, since release 0.3
+STEPS = "steps"  # steps since the state of the algorithm began
 MOST = 2**62  # steps
-PLACED = "placed"  # how the algorithm ran on the ranks, if in two levels
-DTYPE = "dtype"  # of the acc that the algorithm's state is of
+PLACED = "placed"  # two-level placement of the algorithm on the ranks, if any
+DTYPE = "dtype"  # dtype of the acc of the algorithm's state
 
 
 class Snapshot:
-    """Takes, restores and deals out the state of an engine.
+    """The state of an engine, taken, restored and dealt out.
 
-    Arrays of the feedback rule are *owed*: added up over ranks. Replicated ones are the same on all
-    ranks. The state of the algorithm belongs to a rank, and begins afresh on other ranks.
+    Arrays of the feedback rule are *owed*: added up over ranks. Replicated ones are the same on all ranks. The
+    algorithm's state belongs to a rank, and begins afresh on other ranks.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -56,7 +55,7 @@ class Snapshot:
         return sealed({"version": VERSION, STEPS: engine.steps} | self._identity() | exchange | dtype | owed | moment)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of `taken`, on the same rank of the same number of ranks. Collective."""
+        """Restore a `taken` state, on the same rank of the same number of ranks. Collective."""
         engine = self._engine
         # Each rank tells how many bytes the numbers have that it is about to load, and of which lane its state is
         agreement = same_on_all_ranks(engine.comm, 3)
@@ -131,7 +130,7 @@ class Snapshot:
         return states
 
     def _check(self, state: dict[str, Any], **where: Any) -> None:
-        """Raise unless ``state``, of the form that it was saved in, is of this engine."""
+        """Raise unless ``state``, in its saved form, fits this engine."""
         if not equal(version := state.get("version"), VERSION):
             raise ValueError(
                 f"state['version'] must be {VERSION}, got {shown(version)}; load it with the release it is of"
@@ -159,7 +158,7 @@ class Snapshot:
         synchronize(feedback.residual)
 
     def _is_there(self, state: Mapping[str, Any]) -> bool:
-        """Return True if the algorithm ran on the ranks of ``state`` as it does on these."""
+        """Tell if the algorithm ran on the ranks of ``state`` as it does on these."""
         return equal(state.get(PLACED, state.get("algorithm")), self._placed)
 
     @property
@@ -208,7 +207,7 @@ def synchronize(state: object) -> None:
 
 
 def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a state as a dict with all arrays on the host: a ``dict_factory`` for ``asdict``."""
+    """Return a ``dict_factory`` of ``asdict`` that brings all arrays to the host."""
     return {name: to_host(value) for name, value in items}
 
 
@@ -217,7 +216,7 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
 
 
 def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
-    """Return the array ``(n,)`` called ``name`` of the first of rank 0's states, on all ranks. Collective."""
+    """Return the array ``name`` ``(n,)`` of the first of rank 0's states, on all ranks. Collective."""
     array = states[0][name] if comm.rank == 0 else np.zeros(0, np.uint8)
     # As bytes, because only rank 0 may know the type; their number tells it
     received = comm.bcast(np.ascontiguousarray(array).view(np.uint8), control=True)
@@ -233,7 +232,7 @@ def steps_in(states: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def check_steps(rows: np.ndarray) -> None:
-    """Raise ValueError unless the states of all ranks, of which each row has `steps_in`, have as many steps."""
+    """Raise ValueError unless all ranks' states, of which each row has `steps_in`, have as many steps."""
     least, most = int(rows[:, 0].min()), int(rows[:, 1].max())
     if least < most:
         raise ValueError(

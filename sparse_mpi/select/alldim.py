@@ -33,8 +33,8 @@ class AllDimState:
 class AllDim(Selector):
     """All-dimension selection (ADTopk, HPDC'24): the largest magnitudes of every row, in proportion to its length.
 
-    Tensors of at least two dimensions are matrices of rows. Quotas add up to k; but every row has at least one entry
-    and dense tensors have all of theirs, so that a small k is only nominal: `floor` is the least count.
+    Tensors of at least two dimensions are matrices of rows. Every row has at least one entry and dense tensors have all
+    of theirs, so that a small k is only nominal: `floor` is the least count.
 
     Args:
         rows: ``"output"``: each index of the first dimension is a row, that is an output channel or unit. ``"axis1"``

@@ -23,7 +23,7 @@ class Selector(ABC):
     than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if fewer entries are nonzero, it
     returns these.
 
-    A selector implements ``select``, and ``init`` if it has a state. Its other members have defaults.
+    A selector implements ``select``, and ``init`` if it has a state; the other members have defaults.
     """
 
     def init(self, layout: Layout, k: int) -> Any:
@@ -51,7 +51,7 @@ class Selector(ABC):
         return 1.0, 1.0
 
     def floor(self, layout: Layout) -> int:
-        """Return the fewest entries it selects of a vector of that layout, for any k."""
+        """Return the fewest entries selected from a vector of that layout, for any k."""
         return 1
 
     @property
@@ -69,7 +69,7 @@ class Selector(ABC):
         return ()
 
     def longest(self, layout: Layout, k: int) -> Pattern:
-        """Return, of the patterns of all steps, the one that makes the longest message."""
+        """Return the pattern that makes the longest message, of all steps."""
         return ()
 
 
@@ -109,7 +109,6 @@ def accumulate(x: Array, add: Array | None) -> None:
 
 
 def most_selected(selector: Selector, layout: Layout, k: int) -> float:
-    """Return the most entries that the selector returns of a vector of that layout."""
     return min(layout.size, max(k, selector.band[1] * k, selector.floor(layout)))
 
 

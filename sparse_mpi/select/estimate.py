@@ -30,7 +30,7 @@ MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that 
 
 class ThresholdPass(NamedTuple):
     selected: SparseVector | None  # the entries that reach it, if their number is in the band
-    reached: int  # how many reach it; one more than the band allows if they are too many
+    reached: int  # number of entries that reach it; one more than the band allows if there are too many
 
 
 def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> ThresholdPass:

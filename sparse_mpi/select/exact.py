@@ -15,7 +15,7 @@ from sparse_mpi.sparse import NoState, SparseVector, at_least, truncate
 def top_k(x: Array, k: int) -> SparseVector:
     """Select the k entries of ``x`` ``(n,)`` of largest magnitude; of equal ones the lower index.
 
-    A sample, or else a histogram, gives a threshold that few more than k entries pass, and only these are ordered.
+    Only entries that reach a threshold, from a sample or a histogram, are ordered.
     """
     threshold, found = kernels.search(x, k, most=k + k // 4)
     if found is not None:

@@ -1,8 +1,7 @@
 """Interleaved selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): all-dimension selection and top-k in turns.
 
-All-dimension selection reaches every row of a matrix, plain top-k takes the largest magnitudes of all. A matrix has the
-same number of entries either way, the sum of its rows' quotas: tensors, counts and dense tensors are the same in every
-step, and plain top-k is all-dimension selection of the matrix as a single row.
+A matrix has the same number of entries either way, the sum of its rows' quotas: tensors, counts and dense tensors are
+the same in every step, and plain top-k is all-dimension selection of the matrix as a single row.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ class InterleavedState:
 
 @dataclass(frozen=True)
 class Interleaved(AllDim):
-    """Interleaved selection (ADTopk, HPDC'24): all-dimension selection and plain top-k of each matrix, in turns.
-
-    All-dimension selection is first.
+    """Interleaved selection (ADTopk, HPDC'24): each matrix by rows in one step, then by plain top-k in the next.
 
     Args:
-        rows, dense: as for `AllDim`.
+        rows, dense: fields of `AllDim`.
         always_alldim: number of matrices at the end that stay on all-dimension selection.
     """
 

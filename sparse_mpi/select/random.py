@@ -1,4 +1,4 @@
-"""Random selection: positions are the same on every rank and in every run, so that values are sent without them.
+"""Random selection: positions are the same on every rank and in every run, and are not sent.
 
 A counter-based generator draws them by seed and step; no global generator is used.
 """
@@ -19,8 +19,6 @@ from sparse_mpi.states import ranged
 
 @dataclass(frozen=True)
 class Drawn:
-    """The state of a selector that draws random positions: how many times it has drawn."""
-
     step: int = ranged("[0, many)", 0, replicated=True)  # draws made so far
 
     def next(self) -> Drawn:

@@ -7,9 +7,6 @@ Departs from the paper in three points. Fits omit zeros, because none of the fit
 The ratio of a later stage follows from the number of entries that really passed the stage before. A stage is added also
 where the estimates select too many, while the paper removes one: with a single stage, a heavy tail makes it select 1.5
 to 12 times k for good, and with two or three stages it fits.
-
-The published program also subtracts the least survivor instead of the threshold, adds an epsilon before it takes
-logarithms, has its state in global variables, and modes that change the first ratio.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from sparse_mpi.select.estimate import attempt, bits_of, settle
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.states import ranged
 
-TOLERANCE = 0.2  # by which the mean count over k may differ from 1 before the number of stages changes
+TOLERANCE = 0.2  # least distance of the mean count over k from 1 that changes the number of stages
 
 
 class Sample(NamedTuple):

@@ -3,7 +3,7 @@
 The threshold is a little below the k-th magnitude expected from the last steps. If k to about 3k/2 entries reach it,
 the k largest are among them and are picked out exactly: top-k for one read of the vector, with no estimate that drifts.
 Otherwise a sample or a histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller
-after a step that let too many pass, larger after one that let too few. The pass can add the gradient to the residual.
+after a step that let too many pass, larger after one that let too few.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate_least
 from sparse_mpi.states import ranged
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
-CHANCE = 1 / 4  # over the root of k: insignificant growth of a k-th magnitude
+CHANCE = 1 / 4  # insignificant growth of a k-th magnitude, over the root of k
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Threshold(Selector):
         self, x: Array, squares: Array | None, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
         threshold = int(state.threshold)  # a device has computed it long ago
-        chance = int(sqrt(k))  # by which the number that passes varies
+        chance = int(sqrt(k))  # deviation of the number that passes
         passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2 + 6 * chance, add, squares)
         # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
         if passed is not None and (len(passed.indices) >= k or threshold <= NOT_ZERO):
@@ -80,9 +80,9 @@ class Threshold(Selector):
 def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
     """Return the magnitude bits expected after ``last`` and ``kth``, the k-th ones of two steps.
 
-    A residual grows, most of all in the first steps: as the root of the number of independent gradients in it. So the
-    square of its growth g is (t + 1) / t, and the next one 2 - 1 / g^2. A shrinking one goes on. A difference that
-    chance explains is ignored.
+    A residual grows as the root of the number of independent gradients in it. So the square of its growth g is
+    (t + 1) / t, and the next one 2 - 1 / g^2. A shrinking residual goes on. A difference that chance explains is
+    ignored.
     """
     integer, real, largest = _formats(dtype)
     before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]

@@ -36,7 +36,7 @@ def _obey(algorithm: Algorithm, trial: Trial) -> None:
     ranks, case, dtype, seed = trial
     begun, rest = range(seed, seed + HALF), range(seed + HALF, seed + 2 * HALF)
 
-    def made(comm: Comm) -> SparseAllreduce:  # of a copy: attributes of the instance are no state
+    def made(comm: Comm) -> SparseAllreduce:  # reducer of a copy: attributes of the instance are no state
         return SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=deepcopy(algorithm))
 
     def interrupted(comm: Comm) -> tuple[list[Step], list[Step]]:
@@ -49,7 +49,7 @@ def _obey(algorithm: Algorithm, trial: Trial) -> None:
     seen, resumed = zip(*ranks.run(interrupted), strict=True)
     for number, step in enumerate(seen[0]):
         check_form(step.total, case.n, dtype)
-        if algorithm.selector is None or not algorithm.selector.shared:  # which looks at no value
+        if algorithm.selector is None or not algorithm.selector.shared:  # a shared selector looks at no value
             finite = np.isfinite([trial.gradient(rank, number) for rank in range(ranks.size)]).all(axis=0)
             check_nonfinite(step.total, algorithm, case, finite)
     check_counts(seen, ranks.run(lambda comm: made(comm).engine.exchange.placed)[0], case, dtype)

@@ -51,7 +51,7 @@ def _calls(comm: Comm, trial: Trial) -> dict[str, Any]:
     have = [[rng.integers(0, 99, (rows, *shape)).astype(trial.dtype) for rows in row] for row in counts]
     small = 1 + 127 // P  # sums fit into a byte: MPI libraries may wrap around, or saturate
     alike = rng.integers(0, small, (P, 4, *shape)).astype(trial.dtype)[me]
-    send = np.repeat(np.concatenate(have[me]), 2, axis=0)[::2]  # with strides
+    send = np.repeat(np.concatenate(have[me]), 2, axis=0)[::2]  # array with strides
     lengths = counts.sum(axis=1)
     comm.barrier()
     return {

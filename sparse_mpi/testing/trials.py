@@ -51,7 +51,7 @@ def demand(held: object, law: str, expected: str, got: object) -> None:
 class Trial(NamedTuple):
     """One try of a check."""
 
-    ranks: Any  #: with ``size`` and ``run(fn)``
+    ranks: Any  #: World, or other ranks with ``size`` and ``run(fn)``
     case: Case
     dtype: str
     seed: int
@@ -63,14 +63,14 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of a check: each case on each number of ranks with each seed, of the types in turn; and drawn ones.
+    """The trials of a check: the product of cases, ranks and seeds, cycling through dtypes, then random ones.
 
     Args:
         ranks: numbers of ranks of a `World`; or other ranks, with ``size`` and ``run(fn)`` as a `World` has them.
-        cases: of gradients: names in `CASES`, or a `Case` each.
-        dtypes: of gradients.
-        seeds: of gradients, and of all other draws of a trial.
-        examples: the number of drawn ones: by hypothesis, where it is installed, which shrinks a failure.
+        cases: names in `CASES`, or a `Case` each.
+        dtypes: types of gradients.
+        seeds: seeds of gradients, and of all other draws of a trial.
+        examples: number of random trials: by hypothesis, where it is installed, which shrinks a failure.
     """
 
     ranks: Iterable[Any] = range(1, 9)

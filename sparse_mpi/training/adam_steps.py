@@ -44,7 +44,6 @@ def begin(optimizer: Optimizer, members: Iterable[Tensor]) -> list[tuple[Tensor,
 
 
 def set_aside(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Return parameters and their gradients, which become None, until `give_back`."""
     aside = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
     for parameter, _ in aside:
         parameter.grad = None
@@ -89,12 +88,12 @@ def check_adam(optimizer: Optimizer, mode: str = "arrival") -> None:
             f"momentum must not be {mode!r} with {type(optimizer).__name__}, whose step is none of torch's "
             f"{able}; use momentum='local', or 'global' with SGD"
         )
-    for option in ("momentum", "centered"):  # of RMSprop
+    for option in ("momentum", "centered"):  # options of RMSprop
         if given := [group[option] for group in optimizer.param_groups if group.get(option)]:
             raise ValueError(f"{option} must be 0 with momentum={mode!r}, got {given[0]}; use momentum='local'")
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError(f"amsgrad must be False with momentum={mode!r}, got True; use momentum='local'")
-    for group in optimizer.param_groups:  # which a schedule may have changed
+    for group in optimizer.param_groups:  # a schedule may have changed them
         for beta in group["betas"] if "betas" in group else [group["alpha"]]:
             check_range("betas" if "betas" in group else "alpha", float(beta), "[0, 1)")
     coupled = [group for group in optimizer.param_groups if not decoupled(optimizer, group)]

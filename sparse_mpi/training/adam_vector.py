@@ -28,10 +28,7 @@ ROUNDINGS = 4  # most roundings of a gradient that is multiplied by a factor
 class AdamVector:
     """Moves the weights of a vector's parameters, whose states in the optimizer are views of flat vectors.
 
-    The number of torch's operations in a step does not depend on the number of parameters.
-
     Args:
-        vector: reduces the gradients.
         optimizer: Adam, AdamW, NAdam or RMSprop, of all or some of the parameters.
     """
 
@@ -60,7 +57,7 @@ class AdamVector:
         self._copies: dict[str, tuple[Tensor, list[Tensor]]] = {}  # vectors of what lies in many tensors, and views
 
     def collect(self, optimizer: Optimizer, groups: Mapping[Tensor, State]) -> None:
-        """Take the gradients of a step; ``groups`` has the group of each of the optimizer's parameters."""
+        """Take the gradients of a step; ``groups`` maps the optimizer's parameters to their groups."""
         moment = self._vector.reducer.second_moment
         known = moment is None or moment.sums is not None  # else there was no step
         pairs = enumerate(self._vector.parameters if known else ())
@@ -71,17 +68,16 @@ class AdamVector:
 
     @property
     def moves(self) -> bool:
-        """Return True if a parameter has a gradient in this step."""
         return bool(self._moving)
 
     @property
     def first(self) -> bool:
-        """Return True if the last sum was of the first step of training."""
+        """Tell if the last sum was of the first step of training."""
         moment = self._vector.reducer.second_moment
         return moment is not None and max(moment.steps, default=0) == 1
 
     def scale(self, factor: float) -> None:
-        """Scale the first gradients by ``factor``: what is owed of them, and their second moments."""
+        """Scale the first gradients, owed parts included, by ``factor``, and their second moments."""
         reducer: Any = self._vector.reducer
         for array in whole_state(reducer.feedback).values():
             array *= factor
@@ -96,7 +92,7 @@ class AdamVector:
         return 0.0 if values is None else float(values.double().square().sum())
 
     def factor(self, divisor: float) -> float | None:
-        """Return the factor by which all gradients of the step were multiplied behind the reduction; None: by none."""
+        """Return the one factor behind the reduction by which all gradients of the step were multiplied, or None."""
         total, now = self._vector.total, self._gradient
         if total is None or now is None or len(self._moving) < len(self._vector.parameters):
             return None
@@ -185,7 +181,7 @@ class AdamVector:
         """Return the table of a step, see `kernels.adam`, and count it."""
         table = np.zeros((len(self._ends), adam.COLUMNS))
         table[:, adam.FACTOR] = 1
-        if moment is not None:  # where ranks agree their mean is larger, by as much
+        if moment is not None:  # the ranks' mean is larger where they agree, by as much
             table[:, adam.FACTOR] = moment.agreement.of_tensors(self._vector.reducer.comm.size)
         for group, numbers in members:
             self._steps[numbers] += 1
@@ -214,14 +210,12 @@ class AdamVector:
         return table
 
     def _gathered(self) -> Tensor:
-        """Return the gradients as one vector ``(n,)``: the one in which they lie, or a copy."""
         gradients = {number: local(parameter.grad) for number, parameter in self._moving.items()}  # type: ignore[arg-type]
         if len(gradients) == len(self._ends) and (whole := one_behind_another(list(gradients.values()))) is not None:
             return whole
         return self._copied("gradients", gradients)
 
     def _copied(self, name: str, tensors: Mapping[int, Tensor]) -> Tensor:
-        """Return ``tensors`` of parameters, by number, as one vector ``(n,)``."""
         if name not in self._copies:
             flat = next(iter(tensors.values())).new_zeros(len(self._update))
             self._copies[name] = flat, self._vector.split(flat)
@@ -238,7 +232,7 @@ class AdamVector:
         divisor: float,
         flushed: bool,
     ) -> Array | None:
-        """Run the kernel, and return the written entries of the update; None: perhaps all."""
+        """Run the kernel; return the written entries of the update, None: perhaps all."""
         flat, update = arrays.widened(arrays.enter(gradient)), arrays.enter(self._update)
         flat = flat.astype(update.dtype, copy=False)
         arrived: Any = self._vector.arrived
@@ -271,7 +265,7 @@ class AdamVector:
     ) -> Array:
         """Return the second moments of the mean, of arrived entries ``(m,)`` or of all ``(n,)``.
 
-        The second moment of a sum of independent gradients is the sum of theirs.
+        Second moments of independent gradients add up.
         """
         sums: Any = moment.sums
         if not isinstance(sums, SparseVector):

@@ -48,13 +48,11 @@ class Arrivals:
         self._thread = None if threaded else get_ident()
 
     def follow(self, parameters: Iterable[Tensor]) -> None:
-        """Take note of ``parameters`` that need a gradient."""
         for parameter in parameters if self.open else ():
             if parameter.requires_grad:
                 self._hooks.add(parameter)
 
     def close(self) -> None:
-        """Take no note of gradients."""
         self.open = False
         self._hooks.remove()
 
@@ -66,16 +64,15 @@ class Arrivals:
 
     @property
     def may_begin(self) -> bool:
-        """Return True if reductions may begin now, on this thread."""
+        """Tell if reductions may begin now, on this thread."""
         return self.early and not (self.looks or self.grown) and (self._thread is None or self._thread == get_ident())
 
     def complete(self, bucket: Bucket) -> bool:
-        """Return True if the last gradients of a ``bucket`` have come."""
         # A parameter that was frozen meanwhile gets no gradient any more
         return all(self.came[p] == self._passes or not p.requires_grad for p in bucket.parameters)
 
     def changed(self, buckets: Sequence[Bucket]) -> bool:
-        """Return True if gradients have changed since they came; asked once, in each step that looks at them."""
+        """Tell if gradients have changed since they came; asked once, in each step that looks at them."""
         if not self.looks:
             return False
         self.looks -= 1
@@ -83,13 +80,12 @@ class Arrivals:
         return max(self.came.values(), default=0) > self._passes or any(bucket.touched for bucket in buckets)
 
     def begin_late(self, tells: bool) -> None:
-        """Have reductions begin in the step from now on, and log that once where this rank ``tells``."""
+        """Have later reductions begin in the step, and log that once where this rank ``tells``."""
         if self.early and tells:
             LOGGER.warning(CHANGED)
         self.early = False
 
     def forget(self) -> None:
-        """Begin anew: the gradients are reduced."""
         self.grown = False
         self.came.clear()
         self._unstepped.stepped()

@@ -46,14 +46,14 @@ def broadcast_optimizer_state(
 ) -> None:
     """Load state and options of ``optimizer`` on ``root_rank`` on all ranks. Collective.
 
-    A state is of parameters by their place in the groups: where names are known, these must be the same. A
+    A state belongs to parameters by their place in the groups: where names are known, these must be the same. A
     `DistributedOptimizer` knows them, and one of torch that was made with ``model.named_parameters()``.
 
     Args:
         optimizer: torch optimizer, with the same groups on all ranks.
         root_rank: the rank whose state is sent.
         comm: see `broadcast_parameters`.
-        named_parameters: ``model.named_parameters()``, if names are to be compared that the optimizer does not know.
+        named_parameters: ``model.named_parameters()``, to compare names that the optimizer does not know.
 
     Raises:
         TypeError, ValueError: bad arguments, other groups on a rank, or a state that ``torch.load(weights_only=True)``
@@ -86,12 +86,11 @@ def broadcast_optimizer_state(
 
 
 def _members(group: Mapping[str, Any]) -> list[tuple[Tensor, str]]:
-    """Return the parameters of a group, and the names that torch knows since 2.6."""
     return list(zip(group["params"], group.get("param_names", [""] * len(group["params"])), strict=True))
 
 
 def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:
-    """Return the ``tree`` of the root, numbers, texts and tensors, on all ranks; the others' is ignored."""
+    """Return the root's ``tree`` of numbers, texts and tensors on all ranks; other ranks' is ignored."""
     own = packed(tree) if comm.rank == root_rank else np.zeros(0, np.uint8)
     return unpacked(np.asarray(comm.bcast(own, root_rank)))
 
@@ -123,7 +122,6 @@ def _check_readable(name: str, tree: Any) -> None:
 
 
 def _named_tensors(params: Any) -> list[tuple[str, Tensor]]:
-    """Return names and tensors by name: their order may differ between ranks."""
     if isinstance(params, Mapping):  # a state may hold other things than tensors
         params = ({name: x for name, x in params.items() if isinstance(x, Tensor)} or params).items()
     iterable = isinstance(params, Iterable) and not (isinstance(params, np.ndarray) and not params.ndim)

@@ -15,7 +15,7 @@ from sparse_mpi.training.named_gradients import GradientVector, Total, write_mea
 
 RUN, EVERY = 512, 32  # entries of a run, 2 kB of float32; runs of which one is looked at
 LARGE = RUN * EVERY  # entries of a gradient that is looked at by runs
-HOST_MB, DEVICE_MB = 25.0, 250.0  # of a bucket, in 10^6 bytes; on a device there are no more than a few
+HOST_MB, DEVICE_MB = 25.0, 250.0  # size of a bucket in 10^6 bytes; few buckets on a device
 
 
 def largest_bucket(bucket_cap_mb: float | str | None, parameters: Collection[Tensor]) -> float | None:
@@ -40,8 +40,7 @@ def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
     """Cut parameters into buckets, in about the order in which a backward pass finishes them: the last come first.
 
     A bucket holds neighbours of one dtype and device, in the order of ``parameters``, and at most ``max_bytes`` unless
-    it is a single parameter. The last bucket holds an eighth of that, because no backward pass is left to hide its
-    reduction.
+    it is a single parameter. The last bucket holds an eighth of that: no backward pass is left to hide its reduction.
     """
     # The model's first parameters get their gradients last
     first = _leading(parameters, max_bytes / 8)
@@ -74,14 +73,13 @@ class Bucket:
     """The gradients of some parameters in a buffer of their own: the `Place` of `DistributedOptimizer`.
 
     Attributes:
-        vector: reduces the gradients.
         factor: multiplies the gradients that `collect` returns next.
     """
 
     def __init__(self, vector: GradientVector) -> None:
         self.vector, self.reducer, self.parameters = vector, vector.reducer, vector.parameters
         self._absent: list[int] = []  # collected parameters without a gradient
-        self.factor = 1.0  # of the gathered gradients, which clips them
+        self.factor = 1.0  # clipping factor of the gathered gradients
         self._taken: dict[Tensor, tuple[Tensor, int]] = {}  # gradients taken apart, and torch's count of their changes
         self._turn = 0  # the runs to be looked at
 
@@ -102,16 +100,16 @@ class Bucket:
 
     @property
     def finite(self) -> bool:
-        """Return True if the collected gradients are finite."""
         return arrays.finite(arrays.enter(self.flat))
 
     @property
     @torch.no_grad()
     def changed(self) -> bool:
-        """Return True if a gradient that was taken ``apart`` has changed since, by its bits.
+        """Tell if a gradient that was taken ``apart`` has changed since, by its bits.
 
-        Of a large one a sample of runs of entries is looked at, another one in each step, unless torch has counted a
-        change: what ``.data`` or NumPy changes in a single run shows with odds of 1 to 31, and in 64 kB for sure.
+        Of a large gradient only a sample of runs of entries is compared, another one in each step, unless torch has
+        counted a change: what ``.data`` or NumPy changes in a single run is seen with odds of 1 to 31, and in 64 kB for
+        sure.
         """
         now: list[Tensor] = []
         taken: list[Tensor] = []
@@ -131,10 +129,7 @@ class Bucket:
 
     @property
     def touched(self) -> bool:
-        """Return True if a gradient that was taken ``apart`` has changed since, or torch has counted a change.
-
-        A clip that has not yet bitten leaves the bits.
-        """
+        """Tell if a gradient that was taken ``apart`` has `changed` since, or torch has counted a change."""
         own = [(parameter, parameter.grad) for parameter in self._taken if parameter.requires_grad]
         return any(g is None or not (g.is_sparse or self._known(p, g)) for p, g in own) or self.changed
 
@@ -176,7 +171,7 @@ class Bucket:
             self._taken[parameter] = own, 0 if own.is_sparse else own._version
 
     def gather(self, scale: float = 1.0, apart: bool = False) -> None:
-        """Take all gradients as they are now, see `take`, divided by a loss ``scale``; None is zero."""
+        """Take all gradients as they are now, see `take`, divided by a loss ``scale``."""
         self.take(self.parameters, apart)
         own = enumerate(self.parameters)
         self._absent = [number for number, p in own if p.grad is None or not p.requires_grad]

@@ -23,19 +23,16 @@ from sparse_mpi.training.step_pass import Pass, finished
 class BucketPass:
     """Reduces buckets and tables: some buckets as gradients come, the rest in the step.
 
-    A bucket may start when all its gradients have come and all buckets before it are started; the last one never does,
-    so that in it the ranks agree whether any gradient has changed since. If one has, all are reduced anew.
+    A bucket may start when all its gradients have come and all buckets before it are started; the last one waits for
+    the step, so that in it the ranks agree whether any gradient has changed since. If one has, all are reduced anew.
 
     Args:
-        gradients: vectors of the buckets.
-        bucketing: parameters in buckets, and tables.
         arrivals: gradients that have come since the last reduction.
         scale: `LossScale`, where there is a loss scaler.
         average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
 
     Attributes:
         max_norm: norm to which the mean of all gradients together is clipped; None: to none.
-        reductions: reductions under way.
         totals: sums of the last reduction, without a step along them yet; None: there are none.
         overflowed: True if a gradient of the last step was not finite on some rank, and nothing was reduced.
     """
@@ -58,17 +55,16 @@ class BucketPass:
         self._begun = 0  # buckets that were begun in a backward pass
 
     def divisor(self, vector: GradientVector) -> float:
-        """Return the divisor of the sum of a ``vector`` over the ranks."""
         return vector.reducer.ranks if self._average else 1.0
 
     @property
     def arrived(self) -> bool:
-        """Return True if gradients have come since the last reduction, and were not cleared."""
+        """Tell if gradients have come since the last reduction, and were not cleared."""
         return bool(self.reductions.begun) or any(parameter.grad is not None for parameter in self._arrivals.came)
 
     @property
     def left(self) -> bool:
-        """Return True if a gradient still is an update of the last step."""
+        """Tell if a gradient still is an update of the last step."""
         return self._arrivals.grown or any(bucket.vector.left(bucket.parameters) for bucket in self._bucketing.all)
 
     @property
@@ -76,7 +72,7 @@ class BucketPass:
         return self._gradients.comm
 
     def somewhere(self, here: bool) -> bool:
-        """Return True if a condition holds ``here`` or on another rank. Collective."""
+        """Tell if a condition holds ``here`` or on another rank. Collective."""
         return bool(self._gradients.live.any(np.array([here], np.uint8))[0])
 
     @contextmanager
@@ -107,7 +103,7 @@ class BucketPass:
         self._begun = 0
 
     def abandon(self) -> None:
-        """Withdraw all reductions that are still under way, and forget what has come."""
+        """Withdraw all reductions under way, and forget what has come."""
         self.withdraw()
         self._arrivals.forget()
 
@@ -145,7 +141,7 @@ class BucketPass:
             self.reductions.begin(bucket, **options)
 
     def reduce(self, options: Mapping[str, Any], problem: str | None = None) -> list[Total]:
-        """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
+        """Reduce the buckets that are left, and write the results to ``.grad``. Collective.
 
         Args:
             options: options of `GradientVector.start`.
@@ -204,7 +200,6 @@ class BucketPass:
 
     @property
     def _next(self) -> Any:
-        """Return what the ranks hear next of this one: an engine, or the sums of tables."""
         begun = len(self.reductions.begun)
         return self._bucketing.all[begun].reducer.engine if self._bucketing.all else self._tables
 

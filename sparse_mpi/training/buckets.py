@@ -28,7 +28,6 @@ class Buckets(ReplicatedState):
 
     Args:
         names: names of parameters and of later ones, for life, in the order in which the model uses them.
-        gradients: vectors of the buckets.
         tables: takes parameters whose gradients are sparse tensors.
         max_bytes: most bytes of a bucket.
         k: entries per step of all buckets together; None: shares are given.
@@ -36,8 +35,6 @@ class Buckets(ReplicatedState):
     Attributes:
         all: list that stays the same, in the order in which buckets are reduced.
         parameters: parameters that are reduced, by name.
-        names: names of parameters and of later ones, for life.
-        tables: parameters whose gradients are sparse tensors.
         unseen: parameters of which no rank has seen a gradient yet, and their names.
         share: share of a bucket's entries to send, once parameters have left; None: each bucket has its k.
     """
@@ -59,15 +56,14 @@ class Buckets(ReplicatedState):
         self._of: dict[Tensor, Bucket] = {}
 
     def of(self, parameter: Tensor) -> Bucket | None:
-        """Return the bucket of a parameter, or None if it has none."""
         return self._of.get(parameter)
 
     def settled(self, bucket: Bucket) -> bool:
-        """Return True if all gradients of a bucket have been seen, so that none leaves any more."""
+        """Tell if all gradients of a bucket have been seen, so that none leaves any more."""
         return not self.unseen or self.unseen.keys().isdisjoint(bucket.parameters)
 
     def new(self, own: Collection[Tensor]) -> dict[str, Tensor]:
-        """Return those of the optimizer's ``own`` parameters, by name, that need a gradient and are not reduced."""
+        """Return the optimizer's ``own`` parameters, by name, that need a gradient and are not reduced."""
         new = {p for p in own if p.requires_grad and p not in self._of and p not in self.tables.dims and p.numel()}
         taken = set(self.names.values())
         for number, parameter in enumerate(own):
@@ -78,11 +74,7 @@ class Buckets(ReplicatedState):
         return {name: parameter for parameter, name in self.names.items() if parameter in new}
 
     def add(self, named: Mapping[str, Tensor]) -> None:
-        """Reduce `new` parameters, too. Collective.
-
-        Raises:
-            TypeError, ValueError: see `in_one_order`.
-        """
+        """Reduce `new` parameters, too, or raise the errors of `in_one_order`. Collective."""
         ordered = partial(in_one_order, named)
         ranks = self._gradients.live
         # Making a reduction starts no thread
@@ -96,18 +88,15 @@ class Buckets(ReplicatedState):
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Have a bucket for each vector."""
         known = {bucket.vector: bucket for bucket in self.all}
         self.all[:] = [known.get(vector) or Bucket(vector) for vector in self._gradients]
         self._of = {parameter: bucket for bucket in self.all for parameter in bucket.parameters}
 
     def state(self) -> dict[str, Any]:
-        """Return the kinds of gradients that all ranks know."""
         dims, unseen = self.tables.dims, self.unseen
         return {"kinds": {n: UNSEEN if p in unseen else DENSE + dims.get(p, 0) for n, p in self.parameters.items()}}
 
     def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the kinds of gradients in a ``state`` of these parameters, or raise ValueError."""
         kinds, names = state.get("kinds"), [*self.parameters]
         if not isinstance(kinds, Mapping) or kinds.keys() != set(names):
             raise ValueError(

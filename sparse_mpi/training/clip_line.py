@@ -26,12 +26,11 @@ NONE = (
 class ClipLine:
     """Recognises a clip by the one factor that multiplies all gradients behind their reduction.
 
-    Gradients are clipped before the selection from then on, to the norm that the factor tells, unless the next one
-    tells another norm: then it is no clip. Of the first step of training all is scaled by the factor: what is owed, and
-    second moments. In later ones it is taken back, for Adam's step does not depend on the scale of all gradients.
+    Gradients are clipped before the selection from then on, to the norm that the factor tells, unless the next factor
+    tells another norm: then it is no clip. In the first step of training the factor scales all: what is owed, and
+    second moments. In later steps it is taken back, for Adam's step does not depend on the scale of all gradients.
 
     Args:
-        gradients: vectors of the gradients.
         clips: True where they are clipped before the selection already.
         clip: clips them to a norm of their mean from now on, None: to none; without it each vector by itself.
         over_shards: returns the sum of an array over the processes that have a shard each; None: there are no others.
@@ -50,7 +49,7 @@ class ClipLine:
         self.limit: float | None = None
         self._gradients, self._looks = gradients, not clips and gradients.settings.clip_norm is None
         self._clip, self._over_shards = gradients.clip if clip is None else clip, over_shards
-        self._norm = 0.0  # with which the limit was recognised
+        self._norm = 0.0  # norm at which the limit was recognised
 
     def factors(self, vectors: Sequence[AdamVector], divisor: float) -> tuple[float, float]:
         """Return factors of this step: of gradients, to be taken back, and of second moments that travelled."""

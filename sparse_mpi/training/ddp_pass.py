@@ -33,8 +33,7 @@ class DDPBuckets:
     """Gradients of a vector in parts of DDP's buckets: the `Place` of DDP's hook.
 
     Args:
-        vector: reduces the gradients.
-        parts: gradients of its parameters in DDP's buckets; or one bucket ``(n,)`` of all.
+        parts: gradients of the vector's parameters in DDP's buckets; or one bucket ``(n,)`` of all.
         used: parameters whose gradients have grown since the last reduction.
 
     Attributes:
@@ -52,7 +51,7 @@ class DDPBuckets:
         self.viewed = bool(self.views)
 
     def collect(self) -> tuple[Tensor, list[int]]:
-        for parameter, gradient in self.views:  # behind zero_grad() DDP's own comes again, which is then another object
+        for parameter, gradient in self.views:  # DDP's own comes back after zero_grad(), as another object
             parameter.grad = gradient.detach()
         # Where torch's optimizers leave a parameter alone, momentum stays as it is
         parts = enumerate(zip(self.vector.parameters, self.vector.split(self.flat), strict=True))
@@ -85,7 +84,7 @@ class BackwardPass:
     """Reduces the buckets of one backward pass, each on arrival, or with a scaler when all are there.
 
     Args:
-        before: buckets of the last pass, by their names: one that recurs becomes a vector.
+        before: names of the last pass's buckets: a bucket that recurs becomes a vector.
         used: parameters whose gradients have grown since the last reduction.
         options: options of `SparseAllreduce.start`.
 
@@ -149,8 +148,8 @@ class BackwardPass:
     def finish(self) -> StepReport | None:
         """Reduce the rest, once all buckets are there, and give DDP the means.
 
-        Returns None if a gradient of some rank was not finite, and nothing was reduced: DDP gets NaN. Raises the first
-        error of a reduction, with nothing under way.
+        Returns None, and DDP gets NaN, if a gradient of some rank was not finite, and nothing was reduced. Raises the
+        first error of a reduction, with nothing under way.
         """
         scale, comm = self._order.loss_scale() if self._order.scaled else 1.0, self._gradients.comm
         if self._order.scaled:
@@ -217,7 +216,7 @@ def plain_mean(buffer: Tensor, comm: Comm) -> torch.futures.Future[Tensor]:
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:
-    """Return the names of the parameters of a bucket of DDP, or raise ValueError if one is not in ``names``."""
+    """Return the names of the parameters of a bucket of DDP; ValueError if ``names`` lacks one."""
     for parameter in bucket.parameters():
         if parameter not in names:
             raise ValueError(

@@ -36,12 +36,12 @@ class SparseState(Door):
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
-        density, algorithm, feedback, options: as for `SparseAllreduce`, for each bucket; ``clip_norm`` and
+        density, algorithm, feedback, options: arguments of `SparseAllreduce`, for each bucket; ``clip_norm`` and
             ``nonfinite`` are options. Its default, ``"skip"``, leaves out a step in which a gradient of any rank has
             NaN or Inf: ``.grad`` is NaN, residuals have no trace, and an ``optimizer`` that is given does not step.
-        optimizer: of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass ``.optim``. None:
-            optimizers get the plain means, as with ``momentum="local"``.
-        momentum: as for `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
+        optimizer: torch optimizer of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass
+            ``.optim``. None: optimizers get the plain means, as with ``momentum="local"``.
+        momentum: mode of `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
         comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated. None:
             all ranks of the job, see `as_comm`.
         dense_steps: number of dense steps at the beginning.
@@ -141,7 +141,6 @@ class SparseState(Door):
 
     @property
     def report(self) -> StepReport | None:
-        """Return the report of this rank's last step, all buckets together; None before the first."""
         return None if self._report is None else self._report._replace(skipped=self.skipped)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -177,7 +176,7 @@ class SparseState(Door):
         self._meet()
         if self._detached:
             return plain_mean(bucket.buffer(), self.comm)
-        if self._pass is None or bucket.index() == 0:  # of a pass that has failed nothing is left
+        if self._pass is None or bucket.index() == 0:  # a pass that has failed leaves nothing
             self._pass = BackwardPass(
                 self.gradients,
                 self._order,

@@ -28,7 +28,6 @@ class Schedule(NamedTuple):
 
     @property
     def turn(self) -> int:
-        """Return the steps between two fragments."""
         return self.sync_every // self.fragments
 
     def check(self, parameters: int) -> None:
@@ -99,7 +98,7 @@ def order_groups(optimizer: Optimizer, model: nn.Module, comm: Comm) -> None:
 
 
 def cut(parameters: dict[str, Tensor], fragments: int) -> list[Names]:
-    """Cut parameters into fragments of neighbours, of about equal sizes; return their names. None is empty."""
+    """Cut parameters into fragments of neighbours, of about equal sizes and none empty; return their names."""
     names = tuple(parameters)
     ends = torch.tensor([p.numel() for p in parameters.values()]).cumsum(0)  # elements up to and with each parameter
     cuts = [0]

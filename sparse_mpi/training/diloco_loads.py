@@ -32,7 +32,7 @@ class LoadHook:
 
 
 class LoadedWeights:
-    """Finds ``parameters`` of ``model`` that ``load_state_dict`` has changed, of the model or a part of it.
+    """Finds ``parameters`` that ``load_state_dict`` of ``model``, or of a part of it, has changed.
 
     Attributes:
         refused: why nothing may be loaded now, if so.
@@ -49,10 +49,7 @@ class LoadedWeights:
             handle.remove()
 
     def taken(self) -> set[Tensor]:
-        """Return the parameters that are not what they were before they were loaded, since the last call.
-
-        Weights that were swapped for others, and back, are what they were.
-        """
+        """Return the parameters that loads have changed since the last call, but not weights swapped and put back."""
         before, self._before = self._before, {}
         return {parameter for parameter, bits in before.items() if crc_of(parameter) != bits}
 
@@ -66,5 +63,4 @@ class LoadedWeights:
 
 
 def crc_of(tensor: Tensor) -> int:
-    """Return a checksum of the bits of a tensor, in their order."""
     return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -32,7 +32,6 @@ class ReplicatedState:
     """What a door's state has beside vectors and number of steps, equal on all ranks, in plain values: here nothing."""
 
     def state(self) -> dict[str, Any]:
-        """Return the values, by name."""
         return {}
 
     def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,11 +48,9 @@ class Door:
     A door adds when its vectors are reduced: docs/explanation/doors.md says how one is made.
 
     Args:
-        gradients: vectors of the model's parameters.
         optimizer: steps along the reduced gradients; None where the door does not know it.
-        dense_steps: number of dense steps at the beginning.
         average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
-        beside: what a state has beside vectors and number of steps.
+        beside: replicated values that a state has beside vectors and number of steps; None: nothing.
 
     Attributes:
         gradients: vectors of the model's parameters.
@@ -120,7 +117,6 @@ class Door:
 
     @property
     def _number(self) -> int:
-        """Return the number of reductions of each vector so far."""
         return self.steps
 
     @property
@@ -248,7 +244,6 @@ class Door:
         """Raise RuntimeError where this rank cannot flush now."""
 
     def _step_along(self) -> None:
-        """Have the optimizer step along the residuals in ``.grad``."""
         if (optimizer := self.optimizer) is not None:
             optimizer.step()
             optimizer.zero_grad()
@@ -270,7 +265,7 @@ class Door:
 
 
 def _counted(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of steps in a ``state``, and the norm of a clip that was recognised, or raise ValueError."""
+    """Return the number of steps in a ``state``, and the norm of a recognised clip, or raise ValueError."""
     steps, limit = steps_in([state])[0], state.get("clip_norm")
     if limit is not None:
         check_range("state['clip_norm']", limit, "(0, inf)", WHOLE)

@@ -18,8 +18,7 @@ from sparse_mpi.training.named_gradients import GradientVector, Total, write_mea
 class Fragment:
     """Some parameters of a model, and their global values, equal on all ranks.
 
-    The optimizer ``outer`` steps the global parameters from now on in place of the model's, with groups and state as
-    they were.
+    The optimizer ``outer`` steps the global parameters from now on in place of the model's; its groups and state stay.
 
     Attributes:
         common: the global parameters ``(n,)``, the same bytes on every rank.
@@ -34,7 +33,7 @@ class Fragment:
         self.twins = vector.split(self.common)  # views of common
         self.prepared = 0
         self.taken: Tensor | None = None
-        self._handle: Handle[Total] | None = None  # of the sum, until `mean` has waited for it
+        self._handle: Handle[Total] | None = None  # the sum's handle, until `mean` has waited for it
         self._mean: Tensor | None = None
         twins = dict(zip(vector.parameters, self.twins, strict=True))
         for group in outer.param_groups:
@@ -74,8 +73,8 @@ class Fragment:
     def begin_anew(self, loaded: Container[Tensor]) -> None:
         """Take ``loaded`` parameters as they are now for global ones.
 
-        Movement of the weights that they replace is dropped: what is owed, and their part of an outer gradient under
-        way, which goes on for the others. The outer optimizer's state stays, as other optimizers' do in torch.
+        The movement of replaced weights is dropped: what is owed, and their part of an outer gradient under way, which
+        goes on for the others. The outer optimizer's state stays.
         """
         mean, remembered = self.mean(), whole_state(self.reducer.feedback).values()
         begin = 0

@@ -30,11 +30,7 @@ class ShardedReduction(Door):
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
     `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
-    may go through units in different orders, or leave some out. With ``clip_norm`` they wait for all gradients. Where
-    the transport cannot work in the background, the backward pass waits.
-
-    Attributes:
-        units: units that have elements in this shard.
+    may go through units in different orders, or leave some out. With ``clip_norm`` they wait for all gradients.
     """
 
     __reduce_ex__ = refuse_copy
@@ -53,7 +49,7 @@ class ShardedReduction(Door):
     ) -> None:
         super().__init__(gradients, optimizer, dense_steps=dense_steps, average=average)
         self.units: list[Unit] = [unit for unit in units if unit.parameters]
-        if joined_bytes is None:  # on a CPU there is room for overlap, and a launch costs nothing
+        if joined_bytes is None:  # a CPU has room for overlap, and its launches cost nothing
             on_gpu = any(unit.device.type != "cpu" for unit in self.units)
             size = sum(unit.elements * unit.dtype.itemsize for unit in self.units)
             joined_bytes = min(JOINED_BYTES, size / 4) if on_gpu else 0
@@ -114,7 +110,7 @@ class ShardedReduction(Door):
         """Take ``shard``, the padded vector of a unit's gradients, and start all reductions that are ready."""
         number = torch._C._current_graph_task_id()
         if number != self._backward:
-            self._finish()  # of a backward pass that has failed
+            self._finish()  # a backward pass may have failed
             self._backward, self._begun = number, 0
             # Behind the callbacks that FSDP2 has queued, or will queue within this pass for other roots
             queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -159,7 +155,6 @@ class ShardedReduction(Door):
         return factor_of(float(self._over_shards(np.array([norm**2]))[0]) ** 0.5, most)
 
     def _over_shards(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the sum of ``numbers`` over the processes that have a shard each."""
         whole = torch.from_numpy(numbers).to(self._attached[0].device)
         torch.distributed.all_reduce(whole, group=self._attached[0].mesh.get_group())
         return whole.cpu().numpy()

@@ -69,7 +69,7 @@ class ShardedSnapshot:
         save(as_tensors(state), checkpoint_id=folder)
 
     def load(self, folder: Any, average: bool) -> tuple[int, float | None]:
-        """Read ``folder``, and return the number of steps, and a clip that was recognised; collective.
+        """Read ``folder``, and return the number of steps, and the norm of a recognised clip; collective.
 
         Raises ValueError: it is damaged, or of another reduction; raised on all processes, of all shards.
         """
@@ -177,7 +177,7 @@ def _words(error: BaseException, wrong: str) -> str:
 
 
 def _room(known: Mapping[str, Any], key: str, size: int | None = None) -> Tensor:
-    """Return zeros for what a folder has under ``key``, or for ``size`` of them."""
+    """Return zeros for what a folder has under ``key``, or ``size`` zeros."""
     if key not in known:
         raise ValueError(f"folder must have {key!r}, as ShardedReduction.save writes it for the same parameters")
     return torch.zeros(known[key].size if size is None else size, dtype=known[key].properties.dtype)

@@ -24,10 +24,10 @@ class Unit:
     zeros at its end.
 
     Attributes:
-        names, parameters: all that have an element in the shard and need a gradient.
-        length: of the padded vector.
-        elements: of it that belong to parameters.
-        dtype, device: of the vector.
+        names, parameters: parameters that have an element in the shard and need a gradient, and their names.
+        length: elements of the padded vector.
+        elements: elements that belong to parameters.
+        dtype, device: type and place of the vector.
     """
 
     def __init__(self, module: Any, names: dict[Tensor, str]) -> None:
@@ -38,7 +38,7 @@ class Unit:
         self.length: int = sum(padded)
         self.mesh: Any = held[0].sharded_param.device_mesh if held else None
         self.parameters: list[Any] = []
-        self._parts: list[slice] = []  # of each parameter in the padded vector
+        self._parts: list[slice] = []  # slice of each parameter in the padded vector
         begin = 0
         for param, size in zip(held, padded, strict=True):
             own = param.sharded_param.to_local().numel()
@@ -57,7 +57,6 @@ class Unit:
         return padded if self.elements == self.length else torch.cat([padded[part] for part in self._parts])
 
     def objection(self, shard: Tensor) -> Exception | None:
-        """Return an error if the padded vector from FSDP2 does not fit."""
         if len(shard) != self.length:
             return ValueError(
                 f"a backward pass must bring gradients of all parameters of a unit, {self.length} numbers for "
@@ -78,8 +77,6 @@ class UnitVector:
     """Units whose gradients are reduced as one vector, padded by FSDP2: the `Place` of `sparse_mpi.fsdp`.
 
     Attributes:
-        units: units, in the order of the vector.
-        vector: reduces the gradients.
         came: units taken since the last `collect`.
         factor: multiplies the gradients that `collect` returns next.
     """
@@ -115,7 +112,6 @@ class UnitVector:
             self.vector.reducer.engine.objection = objection
 
     def collect(self) -> tuple[Tensor, list[int]]:
-        """Return the gradients taken since the last call, and the numbers of parameters without one."""
         owners = [unit for unit in self.units for _ in unit.parameters]
         absent = [number for number, unit in enumerate(owners) if unit not in self.came]
         self._reduced = self.flat
@@ -182,7 +178,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
     for parameter, name in names.items():
         if not parameter.requires_grad:
             continue
-        check(local(parameter), f"model: {name}")  # also where this shard has no element of it
+        check(local(parameter), f"model: {name}")  # checks parameters without an element in this shard too
         if not parameter.numel():
             raise ValueError(
                 f"model must have parameters with elements, FSDP2 fails in a backward pass for {name}, which has none; "
@@ -214,7 +210,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
 def _param_group(module: Any) -> Any:
     """Return FSDP2's parameter group of a unit, or None, by torch's private names."""
     state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)  # in newer torch
+    groups = getattr(state, "_fsdp_param_groups", None)  # attribute of newer torch
     if groups is None:
         return state._fsdp_param_group
     if len(groups) > 1:

@@ -64,7 +64,7 @@ class StepOrder:
     def __init__(self, optimizer: Optimizer | None, mode: str, scaler: GradScaler | None = None) -> None:
         self._optimizer = None if optimizer is None else ref(optimizer)
         self._mode, self._scaler = mode, scaler
-        self._scale = 0.0  # of the loss, when gradients were reduced last
+        self._scale = 0.0  # loss scale at the last reduction
         self.left_out = False  # the last gradients were not finite on some rank, and the step is left out
         self._waiting: set[str] = set()  # parameters whose gradients were reduced since the last step
         self._idle: set[Names] = set()  # vectors that a rank without inputs reduces, in join of DDP

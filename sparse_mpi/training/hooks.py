@@ -32,15 +32,15 @@ def bits_of(gradient: Tensor) -> Tensor:
 
 
 def in_backward() -> bool:
-    """Return True within a backward pass, whether or not that makes a graph of its own."""
+    """Tell if a backward pass is under way, whether or not it makes a graph of its own."""
     return torch._C._current_graph_task_id() != -1
 
 
 def nested(optimizer: Optimizer) -> bool:
-    """Return True in a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
+    """Tell if this is a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
 
-    torch runs the hooks of an instance around the ``step`` of each class. An error leaves no trace: what counts is the
-    stack of calls.
+    torch runs the hooks of an instance around the ``step`` of each class. What counts is the stack of calls, in which
+    an error leaves no trace.
     """
     frame: FrameType | None = sys._getframe(1)
     entries = 0

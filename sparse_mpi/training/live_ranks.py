@@ -23,7 +23,7 @@ def ranks_given(comm: object, options: dict[str, T]) -> tuple[Comm, Team | None,
     if isinstance(comm, Team):
         return comm.comm, comm, {name: options.pop(name) for name in SURVIVAL if name in options}
     transport = as_comm(comm)
-    transport.job.guard()  # without a team the others would wait for a rank that an exception has ended
+    transport.job.guard()  # a rank ended by an exception would keep the others waiting
     return transport, None, {}
 
 

@@ -38,7 +38,7 @@ from sparse_mpi.training.parameters import cut_by_tensor, joined, local
 T = TypeVar("T")
 Names = tuple[str, ...]
 Total: TypeAlias = "SparseVector[Tensor] | Tensor"  # the sum of a vector over the ranks
-VERSION = 4  # of the schema, since release 0.4
+VERSION = 4  # number of the schema, since release 0.4
 
 
 def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
@@ -88,7 +88,7 @@ def write_mean(total: Total, divisor: float, out: Tensor) -> Tensor:
 
 
 def zeros_among(parts: Mapping[int, Tensor]) -> set[int]:
-    """Return the numbers of ``parts``, all of one device, that are 0 everywhere; a device is waited for once."""
+    """Return the numbers of all-zero ``parts``, all of one device, which is waited for once."""
     if not parts:
         return set()
     found = torch.stack(torch._foreach_norm([*parts.values()], 1)) == 0
@@ -99,7 +99,7 @@ class GradientVector:
     """Some parameters, by name, whose gradients are reduced as one flat vector ``(n,)``.
 
     Attributes:
-        handle: of the attempt under way, whose result ends it; or of a flush.
+        handle: handle of the attempt under way, whose result ends it; or of a flush.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], reducer: SparseAllreduce) -> None:
@@ -161,7 +161,7 @@ class GradientVector:
         self._updates = {p: (ref(p.grad), local(p.grad)._version) for p in self.parameters if p.grad is not None}
 
     def left(self, members: Iterable[Tensor], passes: int = 0) -> bool:
-        """Return True if a gradient still is an update of `stepped`, to which ``passes`` at most have added."""
+        """Tell if a gradient still is an update of `stepped`, to which ``passes`` at most have added."""
         known = ((p.grad, *self._updates[p]) for p in members if p in self._updates and p.grad is not None)
         same = (grad for grad, own, version in known if grad is own() and local(grad)._version <= version + passes)
         return any(bool(local(grad).any()) for grad in same)  # zeros were cleared
@@ -173,16 +173,16 @@ class NamedGradients:
     A parameter's state moves along to another vector, and is stored while the parameter is in none.
 
     Args:
-        parameters: by name; of a DTensor the shard of this process counts.
-        settings: of every vector, but for layout and k; its layout and k are of all parameters together.
-        share: the share of its entries that a vector sends.
-        ranks: that reduce; None: they are set later.
+        parameters: parameters by name; of a DTensor the shard of this process counts.
+        settings: shared by all vectors; layout and k describe the whole model and are recomputed for each vector.
+        share: share of its entries that a vector sends.
+        ranks: the ranks that reduce; None: they are set later.
         by_k: ``share`` follows from k, which a vector of all parameters takes unrounded.
         survival: options of `ElasticAllreduce`, where ranks may be lost.
 
     Attributes:
-        vectors: by the names of their parameters, in the order in which they are reduced.
-        flushed: the last sums are all residuals, and no step has been taken along them yet.
+        vectors: vectors by the names of their parameters, in the order in which they are reduced.
+        flushed: True: the last sums are all residuals, and no step has been taken along them yet.
     """
 
     def __init__(
@@ -306,7 +306,6 @@ class NamedGradients:
             vector.reducer.engine.settings = replace(vector.reducer.engine.settings, clip_norm=norm)
 
     def watch(self, every: int, step: int) -> None:
-        """Measure one step out of ``every`` from now on, also of later vectors."""
         self._watch = every, step
         for vector in self:
             vector.reducer.watch = Watch(every, step)

@@ -33,7 +33,7 @@ MODES = ("local", *TAKING, ARRIVAL, TRAVELLING)
 KNOWN: tuple[type[Optimizer], ...] = (SGD, *ADAMS[TRAVELLING])  # optimizers whose momentum can be taken over
 # Subclasses of users do more
 PLAIN = (ErrorFeedback, LeakyFeedback, GlobalMomentum, MomentumCorrection)
-SHORTEST = 0.01  # of the residual, the least share that a step sends or lets fade, see `fading`
+SHORTEST = 0.01  # least share of the residual that a step sends or lets fade, see `fading`
 
 
 class Rule(NamedTuple):
@@ -41,9 +41,9 @@ class Rule(NamedTuple):
 
     mode: str  # one of `MODES`
     feedback: str | Feedback
-    second_moment: float | None = None  # the beta of the one that travels
-    least_beta: float = 0.0  # of the one that travels, whatever the optimizer's
-    momentum: float | None = None  # that error feedback has taken over
+    second_moment: float | None = None  # the beta of the second moment that travels
+    least_beta: float = 0.0  # least beta of travelling moments, whatever the optimizer's
+    momentum: float | None = None  # momentum that error feedback has taken over
     late: float | None = None  # the momentum that the optimizer applies to sparse sums
     announcement: str = ""  # a message for users who have not chosen the mode
 

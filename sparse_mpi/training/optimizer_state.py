@@ -26,9 +26,9 @@ def follow(optimizer: Optimizer, travels: bool, taken_over: bool) -> None:
     """Have ``optimizer`` save and load whole states.
 
     Args:
-        optimizer: of the reduced parameters.
-        travels: whether second moments travel, so that RMSprop's own stay unused.
-        taken_over: whether error feedback has SGD's momentum, so that its buffers stay unused.
+        optimizer: steps the reduced parameters.
+        travels: True: second moments travel, so that RMSprop's own stay unused.
+        taken_over: True: error feedback has SGD's momentum, so that its buffers stay unused.
     """
     unused = SQUARE if travels and isinstance(optimizer, RMSprop) else None
     unused = MOMENTUM if taken_over and isinstance(optimizer, SGD) else unused

@@ -38,7 +38,7 @@ _STEPS: WeakKeyDictionary[Optimizer, OptimizerSteps] = WeakKeyDictionary()  # an
 
 
 class OptimizerSteps:
-    """Makes ``optimizer`` step by ``rule``; the object stays the same.
+    """Makes ``optimizer``, which stays the same object, step by ``rule``.
 
     SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
     before torch's step, which skips them. Where gradients are flushed residuals, the step is without momentum and
@@ -46,10 +46,10 @@ class OptimizerSteps:
     same optimizer takes the place of this one.
 
     Args:
-        optimizer: of the reduced parameters, or of a part of them.
-        divisor: sums over the ranks are divided by it, the number of ranks for means.
-        ready: called when gradients are there: before each step, and after each call of a closure in it; with the stack
-            of what is to be undone behind the step.
+        optimizer: steps some or all reduced parameters.
+        divisor: returns P for means, 1 for sums.
+        ready: called when gradients are there, before each step and after each call of a closure in it, with a stack of
+            what is to be undone behind the step.
         clip_line: recognises a clip of reduced gradients.
     """
 
@@ -66,10 +66,10 @@ class OptimizerSteps:
         self._clip_line = clip_line
         self._rule, self._gradients = rule, gradients
         self._divisor, self._ready = divisor, ready
-        self._restore = ExitStack()  # of options switched off during a step
-        self.steps = 0  # begun so far
+        self._restore = ExitStack()  # options to switch on again after a step
+        self.steps = 0  # number of steps begun so far
         self._vectors: dict[GradientVector, AdamVector] = {}
-        self._arrivals: list[Tensor | None] = []  # of each parameter, in a state that is about to be loaded
+        self._arrivals: list[Tensor | None] = []  # arrivals of each parameter, in a state that is about to be loaded
         if (before := _STEPS.get(optimizer)) is not None:
             before.remove()
         _STEPS[optimizer] = self
@@ -85,7 +85,6 @@ class OptimizerSteps:
         self.follow_betas(optimizer)
 
     def remove(self) -> None:
-        """Leave the optimizer as it was."""
         for handle in self._handles:
             handle.remove()
 
@@ -116,7 +115,7 @@ class OptimizerSteps:
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
         """Do the rule's part on gradients and weights, and switch that part off in ``optimizer`` for its step."""
-        self._restore.close()  # after a step that has failed within the optimizer
+        self._restore.close()  # a step may have failed within the optimizer
         rule = self._rule
         with ExitStack() as switched_off:
             self._ready(switched_off)
@@ -141,7 +140,6 @@ class OptimizerSteps:
             vector.stepped()
 
     def _move(self, optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
-        """Move the weights whose gradients have arrived; return these, and their gradients, set aside."""
         check_adam(optimizer, self._rule.mode)  # options may have changed
         groups = {p: group for group in optimizer.param_groups for p in group["params"]}
         for parameter in [p for p in groups if p.grad is not None and p.grad.is_sparse]:

@@ -21,7 +21,7 @@ MOVED = (
 
 
 def steps_as(optimizer: object, *kinds: type[Optimizer]) -> bool:
-    """Return True if the ``step`` of ``optimizer`` is torch's own of one of ``kinds``; a subclass may have another."""
+    """Tell if the ``step`` of ``optimizer`` is torch's own of one of ``kinds``; a subclass may have another."""
     step = inspect.unwrap(getattr(optimizer, "step", None) or steps_as)  # schedules wrap that of an instance
     own = getattr(step, "__func__", step)
     return any(isinstance(optimizer, kind) and own is inspect.unwrap(kind.step) for kind in kinds)
@@ -30,9 +30,9 @@ def steps_as(optimizer: object, *kinds: type[Optimizer]) -> bool:
 class Unstepped:
     """Raises RuntimeError where weights move again and again, and none of the passes between is followed by a step.
 
-    So it is where an optimizer moves weights by other methods than ``step``, as SAM does: gradients would never be
-    reduced. All ranks do that alike, and raise in the same pass. A discriminator's passes for the generator, weights
-    that are clipped or swapped behind a step, and accumulation over any number of passes go on.
+    Optimizers such as SAM move weights by other methods than ``step``: gradients would never be reduced. All ranks
+    raise in the same pass. A discriminator's passes for the generator, weights that are clipped or swapped behind a
+    step, and accumulation over any number of passes go on.
 
     Args:
         door: remedy of the door.
@@ -48,7 +48,6 @@ class Unstepped:
         self.stepped()
 
     def stepped(self) -> None:
-        """Take note of a step."""
         self._came: set[Tensor] = set()  # parameters that have had a gradient since the step
         self._witness: Tensor | None = None  # stands for all: the first with a second gradient since the step
         self.passes: int = 1
@@ -56,7 +55,6 @@ class Unstepped:
         self._marks: list[Tensor] = []  # checksum of the witness in each pass behind the first
 
     def arrived(self, parameter: Tensor) -> None:
-        """Take note of a gradient of ``parameter``."""
         if parameter not in self._came:
             self._came.add(parameter)
             return

@@ -35,23 +35,19 @@ class GradientReduction(Door):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
     `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, see `BucketPass`. If
-    a gradient has changed since, all are reduced anew, and nothing starts before `synchronize` from then on, as where a
-    program changes gradients in the first steps. A missing gradient then counts as zero. Residuals of frozen parameters
-    stay.
+    a gradient has changed since, all are reduced anew, and nothing starts before `synchronize` from then on. A missing
+    gradient then counts as zero. Residuals of frozen parameters stay.
 
     Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
     Args:
         optimizer: steps along the gradients; its parameters that need a gradient are reduced, also later ones.
         names: names of its parameters and of later ones, see `Buckets`. Others have their number in the optimizer.
-        settings: settings of all parameters together.
         k: entries per step, or None; ``share``: fraction to send when k is None.
         survival: options of `ElasticAllreduce`, with a team.
         scale: `LossScale`, where there is a loss scaler.
 
     Attributes:
-        bucketing: parameters in buckets.
-        sparse: parameters whose gradients are sparse tensors.
         bucket_pass: reduces them, from the arrival of gradients to their mean.
     """
 
@@ -82,7 +78,7 @@ class GradientReduction(Door):
         # Reducers clip means: that of a sum of norm clip_norm is shorter by the number of ranks
         most = settings.clip_norm
         most = most if most is None or average else most / comm.size
-        alone = most if overlap else None  # of each bucket
+        alone = most if overlap else None  # clip norm of each bucket
         # A scaler leaves such a step out, too
         settings = settings if scale is None else replace(settings, nonfinite="skip")
         gradients = NamedGradients(
@@ -116,7 +112,6 @@ class GradientReduction(Door):
         return self.bucketing.all
 
     def open(self) -> None:
-        """Take note of gradients again, after `close`."""
         self._arrivals.open = True
         self._arrivals.follow(self.bucketing.parameters.values())
 
@@ -125,28 +120,25 @@ class GradientReduction(Door):
         self._arrivals.close()
 
     def divisor(self) -> float:
-        """Return the divisor of sums over the ranks."""
         return self.bucket_pass.divisor(self.buckets[0].vector) if self.buckets else 1.0
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the options of `GradientVector.start` in the next step."""
         options = super().options
         # None leaves k to the reducer of the bucket
         return options if self.density is not None or options["dense"] else options | {"density": self.bucketing.share}
 
     @property
     def under_way(self) -> bool:
-        """Return True if gradients are being reduced, so that `synchronize` must be called."""
+        """Tell if gradients are being reduced, so that `synchronize` must be called."""
         return bool(self.bucket_pass.reductions.begun)
 
     @property
     def report(self) -> StepReport | None:
-        """Return the report of this rank's last step, all buckets together; None before the first."""
         return combined([*(bucket.reducer.report for bucket in self.buckets), self.sparse.report], self.skipped)
 
     def synchronize(self) -> list[Total]:
-        """Start the buckets that are not started, wait for all, and write the results to ``.grad``. Collective.
+        """Reduce the buckets that are left, and write the results to ``.grad``. Collective.
 
         Without new gradients since the last call it returns the same again.
 
@@ -213,16 +205,14 @@ class GradientReduction(Door):
             self._arrivals.follow(self.bucketing.parameters.values())
 
     def flush(self, step: bool = True) -> None:
-        """Step once along the residuals of all ranks, see `Door.flush`. Collective."""
         self.bucket_pass.wait()
         super().flush(step)
 
     def _fill(self) -> None:
         super()._fill()
-        self.bucket_pass.overflowed, self.bucket_pass.totals = False, []  # along which a step goes as they are
+        self.bucket_pass.overflowed, self.bucket_pass.totals = False, []  # a step goes along residuals as they are
 
     def detach(self) -> None:
-        """Have the optimizer train as torch does from now on, see `Door.detach`."""
         self.bucket_pass.wait()
         super().detach()
         self.bucket_pass.abandon()
@@ -236,7 +226,6 @@ class GradientReduction(Door):
         self.sparse.clear()  # tables have no residual
 
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
-        """Restore the states of ``ranks`` ranks, see `Door.take_over`. Collective."""
         self.bucket_pass.wait()
         # Gradients of a pass before are reduced by the state that is loaded
         self.bucket_pass.withdraw()

@@ -36,15 +36,15 @@ def along_gradients(optimizer: Optimizer) -> Iterator[None]:
 def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) -> Iterator[None]:
     """Let ``optimizer`` step along its gradients in this context, without momentum and weight decay.
 
-    Their remaining work is done at the beginning: the momentum of gradients that are sparse tensors, of which nothing
-    is late; Nesterov's look ahead; and the decay of the weights. Within `torch.no_grad`.
+    The remaining work is done at the beginning: the momentum of gradients that are sparse tensors, of which nothing is
+    late; Nesterov's look ahead; and the decay of the weights. Within `torch.no_grad`.
 
-    ``rule`` has applied the momentum; of parameters in ``late`` the sum was sparse.
+    ``rule`` has applied the momentum; parameters in ``late`` had a sparse sum.
 
     Raises:
         ValueError: the optimizer's momentum has been changed, or its kind.
     """
-    momentum, look_ahead = rule.momentum or 0.0, rule.mode != "corrected"  # which has looked ahead
+    momentum, look_ahead = rule.momentum or 0.0, rule.mode != "corrected"  # that one has looked ahead
     # Error feedback would ignore a scheduler's change of momentum: it is an error
     first = optimizer.param_groups[0]
     fixed = {"momentum": momentum, "dampening": 0} | ({} if look_ahead else {"nesterov": first["nesterov"]})
@@ -56,7 +56,7 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
                     "in the optimizer; make the optimizer anew, or use momentum='local'; OneCycleLR and CyclicLR leave "
                     "it alone if their cycle_momentum is False"
                 )
-    decays = [group["weight_decay"] for group in optimizer.param_groups]  # before they are switched off
+    decays = [group["weight_decay"] for group in optimizer.param_groups]  # decays, which are switched off below
     with along_gradients(optimizer):
         for group, decay in zip(optimizer.param_groups, decays, strict=True):
             given = [p for p in group["params"] if p.grad is not None]
@@ -72,7 +72,7 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
                 dense = [p for p in given if not p.grad.is_sparse]
                 _look_ahead([p for p in dense if p in late], state, rule.late or 0.0)
                 _look_ahead([p for p in dense if p not in late], state, momentum)
-            if decay:  # as in torch, by the weights before the step
+            if decay:  # torch decays by the weights before the step
                 _decay(given, state, momentum, decay, group)
         yield
 
@@ -94,7 +94,7 @@ def _look_ahead(parameters: Sequence[Any], states: Mapping[Tensor, State], momen
     Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
     """
     for parameter in parameters:
-        if LAST not in states[parameter]:  # in the first step
+        if LAST not in states[parameter]:  # first step
             states[parameter][LAST] = torch.zeros_like(parameter.grad)
     if parameters:
         # The gradient as it arrives is u: its momentum was applied before the selection

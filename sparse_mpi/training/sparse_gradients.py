@@ -27,19 +27,18 @@ class RowSum(NamedTuple):
     """The result of a sum of sparse gradients: the same on all ranks but for the report."""
 
     sums: list[Tensor]  # COO tensors in host memory
-    ranks: int  # whose gradients are in it
+    ranks: int  # number of ranks whose gradients are in it
     report: StepReport
 
     @property
     def norm(self) -> float:
-        """Return the L2 norm of the mean of all together."""
         return math.sqrt(math.fsum(float(x._values().double().square().sum()) for x in self.sums)) / self.ranks
 
 
 def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | Exception:
     """Return a gradient, None: without entries, as a COO tensor in host memory without duplicates.
 
-    Half precision is widened. Shape and dtype are those of ``like``. A dense gradient, or one without ``dim`` sparse
+    Half precision is widened. Shape and dtype are ``like``'s. A dense gradient, or one without ``dim`` sparse
     dimensions, gives an error that all ranks are to raise.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
@@ -99,7 +98,7 @@ def summed(
 
 
 def refused_in(handle: Handle[RowSum] | None) -> StepRefused | None:
-    """Wait for sums, if there are some, and return the refusal of all ranks, if that is how they end."""
+    """Wait for sums, if any, and return the refusal of all ranks, if the sums end so."""
     try:
         if handle is not None:
             handle.wait()
@@ -111,7 +110,6 @@ def refused_in(handle: Handle[RowSum] | None) -> StepRefused | None:
 
 
 def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
-    """Return a COO tensor over ``divisor``, of the dtype and on the device of ``like``."""
     values = (total._values() / divisor).to(dtype=like.dtype, device=like.device)
     at = total._indices().to(like.device)
     return torch.sparse_coo_tensor(at, values, like.shape, check_invariants=False, is_coalesced=True)
@@ -122,12 +120,12 @@ class SparseGradients:
 
     def __init__(self, average: bool, max_norm: float | None = None, nonfinite: str = "keep") -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
-        self.objection: RuntimeError | None = None  # that all ranks are to raise with the next sums
+        self.objection: RuntimeError | None = None  # error that all ranks are to raise with the next sums
         self._absence = Absence(0)
-        self.report: StepReport | None = None  # of the last step
+        self.report: StepReport | None = None  # report of the last step
         self.unfit: bool = False  # other gradients of the step are not finite
         self._average, self._max_norm, self._nonfinite = average, max_norm, nonfinite
-        self._handle: Handle[RowSum] | None = None  # of the sums under way
+        self._handle: Handle[RowSum] | None = None  # handle of the sums under way
 
     def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
         """Take in parameters, with the sparse dimensions of their gradients; all stand in this ``order`` then."""
@@ -160,7 +158,6 @@ class SparseGradients:
         return refused_in(self._handle)
 
     def abandon(self) -> None:
-        """Wait for the sums, if they were started, and drop them."""
         self.refusal()
         self._handle = None
 
@@ -178,7 +175,7 @@ class SparseGradients:
         self.report = found.report
         for rows in found.sums if self._nonfinite == "raise" else ():
             raise_nonfinite(rows._values().numpy())
-        if self._max_norm is not None:  # by themselves, as buckets are
+        if self._max_norm is not None:  # tables are clipped by themselves, as buckets are
             factor = factor_of(found.norm, self._max_norm)
         divisor = (found.ranks if self._average else 1.0) / factor
         for number, (parameter, rows) in enumerate(zip(self.dims, found.sums, strict=True)):

@@ -62,7 +62,7 @@ class Pass:
     def __init__(self) -> None:
         self.begun: list[Place] = []
         self.tracer: Tracer | None = None
-        self._comm: Comm | None = None  # of the reductions
+        self._comm: Comm | None = None  # ranks of the reductions
 
     def open(self, comm: Comm) -> None:
         """Have a first difference between the ranks of ``comm`` end the whole step, see `together`."""
@@ -131,7 +131,6 @@ class Pass:
         self.end()
 
     def end(self) -> None:
-        """Begin anew: nothing is under way."""
         if self.begun and self.tracer is not None:
             self.tracer.end()
         if self._comm is not None:

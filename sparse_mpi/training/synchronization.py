@@ -34,14 +34,13 @@ class LossScale:
         return loss_scale(self._scaler, self._optimizer())
 
     def found(self) -> bool:
-        """Return True if the scaler has seen an overflow on this rank since its last update."""
+        """Tell if the scaler has seen an overflow on this rank since its last update."""
         optimizer = self._optimizer()
         if self._scaler is None or optimizer is None:
             return False
         return any(map(bool, self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()))
 
     def check(self) -> None:
-        """Raise TypeError if an unknown scaler takes the step."""
         if self._scaler is None and getattr(self._optimizer(), "found_inf", None) is not None:
             raise TypeError(
                 "step must not be taken by a GradScaler that DistributedOptimizer does not know, whose scale residuals "
@@ -51,8 +50,8 @@ class LossScale:
     def take_out(self, overflowed: bool, after: ExitStack, flushed: bool) -> None:
         """Take the scale out of reduced gradients; the step is left out if any rank's have ``overflowed``.
 
-        ``after`` has the gradients given back. A rank without inputs may call ``step`` itself, without the scaler. What
-        is ``flushed`` has no scale.
+        ``after`` has the gradients given back. A rank without inputs may call ``step`` itself, without the scaler.
+        ``flushed`` gradients have no scale.
         """
         optimizer: Any = self._optimizer()
         reduced = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -60,7 +59,7 @@ class LossScale:
         scale = None if self._scaler is None else self.now() if found is None else optimizer.grad_scale
         if found is not None and self._scaler is not None:
             overflowed = overflowed or bool(found)
-            optimizer.grad_scale = optimizer.found_inf = None  # or else a fused optimizer does both once more
+            optimizer.grad_scale = optimizer.found_inf = None  # a fused optimizer would do both once more
             seen = self._scaler._found_inf_per_device(optimizer)
             if reduced and not seen:  # this rank had no gradient of its own, and its update would be an error
                 seen[reduced[0].device] = torch.zeros((), device=reduced[0].device)
@@ -82,8 +81,8 @@ class Synchronization:
     def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
         """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
 
-        A step does this. Call it yourself if gradients are needed earlier, for clipping or a loss scaler; the next step
-        takes them as they are.
+        A step does this. Call it if gradients are needed earlier, for clipping or a loss scaler; the next step takes
+        them as they are.
 
         Returns, raises: see `GradientReduction.synchronize`.
         """
@@ -112,7 +111,7 @@ class Synchronization:
         self._reduction.stepped()
 
     def _idle(self) -> bool:
-        """Return True if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
+        """Tell if nothing has come and nothing can move: so torch's checkpoints make an optimizer's state."""
         optimizer = self._optimizer()
         groups = [] if optimizer is None else optimizer.param_groups
         if self._reduction.bucket_pass.arrived or any(float(group.get("lr", 1.0)) for group in groups):

@@ -44,7 +44,7 @@ class SizeBound:
         return (4 + value) * self.pairs + value * self.values + self.extra
 
     def max(self, other: SizeBound) -> SizeBound:
-        """Return the bound of either these messages or others: the one that is larger for any type of values."""
+        """Return the larger bound of these messages and others, for any type of values."""
         for more, less in ((self, other), (other, self)):
             if more.pairs >= less.pairs and all(more.bytes(value) >= less.bytes(value) for value in (2, 8)):
                 return more
@@ -77,7 +77,7 @@ class Wire(Protocol):
         """Decode messages into their entries, in the order of the messages: by index if the regions ascend.
 
         Args:
-            buffer: the messages, one after the other.
+            buffer: messages, one after the other.
             lengths: ``(m,)`` items of each along the first axis of ``buffer``.
             regions: ``(m, 2)`` int64, start and stop of each message's region.
             size: length of the dense vector.

@@ -59,7 +59,7 @@ class Unrounded:
     code_bytes: ClassVar[int | None] = None
 
     def __repr__(self) -> str:
-        """Return the name that the class had first: checkpoints hold it, and must keep loading."""
+        """Return the first name of the class: checkpoints hold it, and must keep loading."""
         return "Exact()"
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
@@ -79,7 +79,7 @@ class _Rounded:
 class _Half(_Rounded, ABC):
     block: ClassVar[int] = 0
     code_bytes: ClassVar[int | None] = 2
-    kind: ClassVar[type]  # of the codes
+    kind: ClassVar[type]  # type of the codes
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
         values = namespace(vector.values).ascontiguousarray(vector.values)

@@ -1,8 +1,7 @@
 """Coordinates: an int32 index and the unrounded value. A float32 pair is 8 bytes, a float64 pair 12, a half one 6.
 
 A message is a C-contiguous matrix with a pair in each row: the bytes of the index, then of the value. Its length is the
-number of pairs, so that a vector encoded once is split among all ranks by counts of entries, and a buffer of several
-messages is decoded in one go, into new arrays. There is no header.
+number of pairs, so that a vector encoded once is split among all ranks by counts of entries. There is no header.
 """
 
 from __future__ import annotations

@@ -17,10 +17,9 @@ Indices count from the start of the region, and are written in the shorter one o
 
 If the message has all u indices of the region, neither section is sent. The message of no entries is empty.
 
-Elias-Fano needs at most 2 + log2(u / c) bits an index for any data, 8.6 at 1 %. Gaps packed in blocks would need the
-bits of the largest gap of a block: 10 for random indices in blocks of 128, and any number in the worst case. The length
-of a message follows from c and u, so a rank that knows the count knows the length. Entries are independent of each
-other, so a GPU writes and reads them in parallel.
+Elias-Fano needs at most 2 + log2(u / c) bits an index for any data, 8.6 at 1 %. The length of a message follows from c
+and u, so a rank that knows the count knows the length. Entries are independent of each other, so a GPU writes and reads
+them in parallel.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ class BitPacked:
         scales = self.scale_bytes * (entries / self.codec.block + messages) if self.codec.block else 0.0
         if self.codec.code_bytes is None:
             return SizeBound(values=entries, extra=scales)
-        together = self.codec.together  # of which the last ones of a message may be missing
+        together = self.codec.together  # codes in an item; a message may lack the last ones
         return SizeBound(extra=self.codec.code_bytes * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
@@ -158,7 +157,7 @@ class BitPacked:
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
     def entries(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
-        """Return how many entries ``(m,)`` int64 each message has; see `Wire.unpack` for the arguments."""
+        """Return the number of entries of each message ``(m,)`` int64; see `Wire.unpack` for the arguments."""
         if not self.unit:
             return regions[:, 1] - regions[:, 0]
         # The host waits for a device only where lengths do not tell it
@@ -166,14 +165,14 @@ class BitPacked:
         return entries_of(buffer, lengths, regions // self.unit) if told is None else told
 
     def entries_by_length(self, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray | None:
-        """Return the entries ``(m,)`` of messages of these ``lengths``, or None if some length fits several numbers."""
+        """Return the entries ``(m,)`` of messages of ``lengths``; None if some length fits several numbers."""
         long, spans = np.asarray(lengths, np.int64), np.asarray(regions, np.int64)
         return _entries_by_length(self._form, np.dtype(dtype).itemsize, long.tobytes(), spans.tobytes())
 
     def lay_out(
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the starts of all sections of all messages in the buffer, and the blocks of values that share a scale.
+        """Return the starts of all sections of all messages, and the blocks of values that share a scale.
 
         Returns:
             A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of blocks, of which every message begins a new one,
@@ -194,8 +193,6 @@ class BitPacked:
 
 
 class _Form(NamedTuple):
-    """The arguments of tables of messages, besides entries and regions."""
-
     unit: int
     scale_bytes: int
     together: int
@@ -254,7 +251,7 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
     """Read the number of entries ``(m,)`` of each message, at ``starts`` or one after the other.
 
-    Raise `MalformedMessage` for one without room for its number, or of more entries than its region has.
+    Raise `MalformedMessage` for a message without room for its number, or with more entries than its region has.
     """
     lengths = np.asarray(lengths, np.int64)
     starts = lengths.cumsum() - lengths if starts is None else starts
@@ -351,7 +348,7 @@ class Paired:
     A message is the first format's, then the second's. Regions begin and end between entries.
 
     Args:
-        formats: of complete messages, whose buffers are bytes.
+        formats: formats of complete messages, whose buffers are bytes.
     """
 
     formats: tuple[Wire, Wire]
@@ -391,7 +388,6 @@ class Paired:
 
 
 def cut_messages(buffer: Array, lengths: np.ndarray) -> list[Array]:
-    """Return the messages of these ``lengths`` ``(m,)``, which stand one after another in ``buffer``."""
     ends = np.cumsum(lengths)
     return [buffer[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
@@ -414,7 +410,7 @@ def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> A
 
 
 def unpack_positions(buffer: Array, counts: np.ndarray, regions: np.ndarray, size: int) -> Array:
-    """Invert `pack_positions`; ``size`` is the length of the vector that the indices are of."""
+    """Invert `pack_positions`, for indices of a vector of length ``size``."""
     indices = kernels.of(buffer).read_messages(POSITIONS.records(counts, regions, None)[0], buffer, size)[0]
     kernels.check_indices(indices, counts, regions)
     return indices

@@ -1,7 +1,7 @@
 """Messages of vectors whose number of entries in each row of each tensor is known to all ranks, as a `rows.Pattern`.
 
 A message is flat bytes: all values, row by row, and then the column of each in its row, in 1, 2 or 4 bytes by the
-length of the row. Row numbers and counts are not sent, since the pattern gives them.
+length of the row. The pattern gives row numbers and counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ def column_type(length: int) -> np.dtype:
 
 
 def column_bytes(pattern: Pattern) -> int:
-    """Return the bytes that all columns take in a message of that pattern."""
     return sum(tensor.entries * column_type(tensor.length).itemsize for tensor in pattern)
 
 

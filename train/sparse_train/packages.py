@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-SOURCES = {  # of modules that the extra train does not bring under their own name
+SOURCES = {  # packages of modules that the extra train does not bring under their own name
     "sklearn": ("scikit-learn", "'.[digits]'"),
     "PIL": ("pillow", "'.[train]'"),
     "espeakng_loader": ("espeakng-loader", "'.[train]'"),

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-SHARE = 0.1  # of the common entries, beside pulls that cancel
+SHARE = 0.1  # fraction of the common entries, beside pulls that cancel
 COMMON = 0.5  # share of the variance that ranks have in common where they are correlated
 LAYERS = 16
 ROW, WORDS = 64, 128  # entries of a row of an embedding, and words in the batch of a rank
@@ -19,7 +19,7 @@ class Gradients(Protocol):
     """A source of the gradients that each rank has in each step."""
 
     size: int  # n
-    shared: bool  # whether `at` gives views of one buffer rather than arrays of their own
+    shared: bool  # True: `at` gives views of one buffer rather than arrays of their own
     title: str
 
     def at(self, step: int, rank: int) -> np.ndarray:

@@ -11,7 +11,7 @@ class Interval(NamedTuple):
     """A mean with its 95 % confidence interval, by Student's t."""
 
     mean: float
-    half: float  # of its width; NaN from a single value
+    half: float  # half of its width; NaN from a single value
 
     @staticmethod
     def of(values: Sequence[float]) -> Interval:

@@ -17,7 +17,7 @@ from sparse_mpi.comm.world import World
 
 PAIR, VALUE = 16, 8  # bytes of a key and its value, and of a value
 HELD = 3  # bytes in memory for each received one: entries unpacked, samples sorted
-PILOT = 8  # without an earlier count, this fraction of the ranks is counted first, to estimate memory
+PILOT = 8  # fraction of the ranks that is counted first, without an earlier count, to estimate memory
 Case = Callable[[int, int, int, int], np.ndarray]  # rank, ranks, range of keys, entries of a rank
 
 
@@ -92,12 +92,12 @@ class KeyedVolume:
     chosen: str  # the choice of ``auto``; the algorithm's name otherwise
     ranks: int
     n: int
-    entries: int  # of all ranks
+    entries: int  # entries of all ranks
     result: int
     sent: float  # payload, mean over ranks
     most: int  # payload of the rank that sends most
-    control: int  # at most: announcements
-    messages: int  # at most, control included
+    control: int  # most bytes of announcements
+    messages: int  # most messages, control included
     received: int  # payload, at most
 
     @property

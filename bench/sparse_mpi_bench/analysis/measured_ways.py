@@ -21,13 +21,13 @@ from sparse_mpi.reduction.arguments import algorithm_spelled
 from sparse_mpi_bench.analysis import gradients
 from sparse_mpi_bench.analysis.recording import RecordedCall, watched
 
-LENGTH = 1 << 20  # of the gradients whose bytes are counted
+LENGTH = 1 << 20  # length of the gradients whose bytes are counted
 TIMED = ((1 << 17, 0.01), (1 << 22, 0.01))  # lengths and densities that are timed as well
-MOST_ELEMENTS = 1 << 24  # of all ranks together
+MOST_ELEMENTS = 1 << 24  # most elements of all ranks together
 WARMUP, COUNTED = 10, 5  # steps: thresholds settle in the first, of the others the median one is taken
 SAME = 1.001  # bytes at two densities that differ by less depend on the gradient's length alone
 
-Recorded = list[tuple[list[RecordedCall], float]]  # of one step: calls of each rank, seconds after the last
+Recorded = list[tuple[list[RecordedCall], float]]  # one step: calls of each rank, seconds after the last
 
 
 @cache

@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 class MessageRound(NamedTuple):
     where: str  # file and function, for example "gtopk.climb"
-    name: str  # of the method of `Comm`
+    name: str  # name of the method of `Comm`
     messages: list[Message]  # none of a sum, or of an `allgather` of a few numbers
     told: int  # bytes of a rank's numbers in it
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from sparse_mpi.monitor.metrics import METRICS, OTHER, SECONDS
 
 LINE = re.compile(r'sparse_mpi_(\w+)\{job="((?:[^"\\]|\\.)*)",rank="(\d+)",reducer="(\w+)"\} (\S+)')
-WAITS = 0.1  # of a step: where other ranks wait longer, the awaited rank is slow
-SUMS = ["elements", *(name for name, *_ in METRICS[:9])]  # to wall_seconds_total
-STALE, STEPS = 3 * SECONDS, 3  # without news for this number of seconds, and steps
+WAITS = 0.1  # fraction of a step: where other ranks wait longer, the awaited rank is slow
+SUMS = ["elements", *(name for name, *_ in METRICS[:9])]  # metrics up to wall_seconds_total
+STALE, STEPS = 3 * SECONDS, 3  # seconds and steps without news
 
 
 class Written(NamedTuple):
@@ -27,8 +27,8 @@ class Written(NamedTuple):
     when: float  # seconds since 1970
     steps: float
     wall: float  # seconds from the end of the first step to that of the last
-    sums: dict[str, float]  # by metric
-    density: float  # of the last step, over all elements
+    sums: dict[str, float]  # metric -> its sum
+    density: float  # density of the last step, over all elements
     residual: float  # L2 norm
 
 
@@ -77,9 +77,9 @@ class Ranks:
 
     def __init__(self, folder: Path, job: str | None = None, clock: Callable[[], float] = time.time) -> None:
         self._folder, self._wanted, self.job, self._clock = folder, job, job, clock
-        self._seen: dict[Path, float] = {}  # when each file was written
-        self._last: dict[Path, tuple[Written, Written | None]] = {}  # and the one before
-        self.damaged: set[Path] = set()  # which are not shown, or as they were
+        self._seen: dict[Path, float] = {}  # file -> time at which it was written
+        self._last: dict[Path, tuple[Written, Written | None]] = {}  # each file's last contents, and the ones before
+        self.damaged: set[Path] = set()  # files that are not shown, or as they were
 
     def rows(self) -> list[RankRow]:
         for file in self._folder.glob("sparse_mpi-*.prom"):

@@ -28,16 +28,16 @@ VIEWS = (forwarding.__name__, __name__)
 class RecordedCall:
     """One call of one rank. Ranks are numbered as in the whole communicator, also for calls of a part of it."""
 
-    name: str  # of the method of `Comm`
+    name: str  # name of the method of `Comm`
     where: str  # file and function of the caller, for example "oktopk.balance"
     members: Sequence[int]  # the ranks of the communicator that was called
     counted: Traffic  # its part of this rank's traffic
     bytes: int = 0  # sent by this rank; in a broadcast, received
-    control: bool = False  # whether these bytes are control
+    control: bool = False  # True: these bytes are control
     to: dict[int, int] = field(default_factory=dict)  # bytes for each other rank that is sent a message
     source: int | None = None  # the sender, in sendrecv
     root: int = 0  # the root, in bcast
-    announced: bool = False  # whether the ranks exchanged counts first
+    announced: bool = False  # True: the ranks exchanged counts first
     sent: Array | None = None  # the message itself, if messages are recorded; rows for all ranks, in their order
     computed: float = 0.0  # seconds of processor time since this rank's call before, or since `RecordingComm.restart`
 
@@ -158,11 +158,11 @@ def _place(frame: FrameType | None) -> str:
 
 
 class Step(NamedTuple):
-    number: int  # from 0
+    number: int  # number of the step, from 0
     gradient: np.ndarray
     total: SparseVector | Array
     reducer: SparseAllreduce
-    comm: RecordingComm  # with the calls of this step alone
+    comm: RecordingComm  # communicator with the calls of this step alone
 
 
 def watched(

@@ -34,7 +34,7 @@ Members = tuple[int, ...]  # the ranks of a communicator
 
 
 class Planned(NamedTuple):
-    round: int  # within the call, from 0; counts that go first have negative rounds
+    round: int  # number within the call, from 0; counts that go first have negative rounds
     source: int
     dest: int
     bytes: int
@@ -49,7 +49,7 @@ def scheduled(calls: Sequence[RecordedCall]) -> list[Planned]:
     if len(calls) == 1:
         return []
     size, length, control = len(calls), calls[0].bytes, calls[0].control
-    counts: list[Planned] = []  # which receivers do not know: 8 bytes down a tree, or 4 gathered from each
+    counts: list[Planned] = []  # counts that receivers do not know: 8 bytes down a tree, or 4 gathered from each
     match name:
         case "alltoallv":
             return _alltoallv(calls)
@@ -111,7 +111,7 @@ class Transfer(NamedTuple):
     """A message on the timeline; times are seconds from the beginning of the step."""
 
     phase: str
-    round: int  # within the step: all messages that this one waits for are in earlier rounds
+    round: int  # number within the step: all messages that this one waits for are in earlier rounds
     source: int
     dest: int
     bytes: int
@@ -127,11 +127,11 @@ class _Replay:
         self.network = network
         self.pending = [deque(calls) for calls in records]  # calls of every rank that have not been made yet
         self.transfers: list[Transfer] = []
-        self.clock = [0.0] * len(records)  # when each rank has completed its last message
+        self.clock = [0.0] * len(records)  # time at which each rank has completed its last message
         self.round = [0] * len(records)  # the next round of each rank
         self.made: Counter[Members] = Counter()  # collective calls of each communicator
         self.posted: dict[int, list[int]] = {}  # messages sent by ranks whose sendrecv has not ended
-        self.arriving: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)  # and not received yet
+        self.arriving: defaultdict[tuple[Members, int, int], deque[int]] = defaultdict(deque)  # messages on their way
 
     def replayed(self) -> list[Transfer]:
         while any(self.pending):

@@ -28,7 +28,7 @@ from sparse_mpi_bench.analysis.recording import RecordedCall, Step, watched
 WORD = 4  # bytes: the papers' unit
 PAIR, VALUE = 8, 4  # bytes of an entry and of a value of fewer than 2^31 float32, as `Algorithm.bound` counts them
 CHECKED = 16  # bytes of the consistency check with which every step begins
-TOLERANCE = 1 + 1e-9  # for rounding in formulas
+TOLERANCE = 1 + 1e-9  # room for rounding in formulas
 SETTLED = 10  # steps from a cold start before the first whose energy counts
 
 
@@ -69,7 +69,7 @@ class Volume:
     k: int
     steps: int
     words: float  # mean over ranks and steps
-    between: float  # of these, words for ranks on other nodes
+    between: float  # part of these words for ranks on other nodes
     most_words: float
     control: float  # bytes, mean
     most_control: float

@@ -36,13 +36,13 @@ FEW = 4  # measured steps of an algorithm from which it has its own error, inste
 
 
 class MeasuredStep(NamedTuple):
-    candidate: str  # as tables have it: oktopk packed
+    candidate: str  # name as in tables: oktopk packed
     ranks: int
     n: int
     density: float
-    step: float  # of the slowest rank
-    cores: int  # of the machine
-    rate: str = ""  # of the links, where they are emulated
+    step: float  # seconds of the slowest rank
+    cores: int  # cores of the machine
+    rate: str = ""  # rate of the links, where they are emulated
     gbit: float | None = None  # measured on a link, while all send
     burst: float = 0.0  # bytes that it lets pass at once
 
@@ -77,7 +77,7 @@ def _of_job(job: dict[str, Any], record: dict[str, Any]) -> list[MeasuredStep]:
     links: dict[str, Any] = job.get("measured", {})
     gbit = None if options.get("gbit") is None else float(options["gbit"])
     if gbit is not None:
-        gbit = min(gbit, float(links.get("together", gbit)))  # as far as cores carry all links at once
+        gbit = min(gbit, float(links.get("together", gbit)))  # the cores may not carry all links at once
     return [
         MeasuredStep(
             name,

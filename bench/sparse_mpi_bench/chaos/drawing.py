@@ -19,7 +19,7 @@ from sparse_mpi_bench.chaos.faults import KINDS, Fault
 class ChaosSettings:
     mtti: float = 60.0  # mean seconds from one fault to the next, of an exponential distribution
     seed: int = 0
-    kinds: tuple[str, ...] = ("kill",)  # of `KINDS`, equally likely
+    kinds: tuple[str, ...] = ("kill",)  # names in `KINDS`, equally likely
     lasts: float = 2.0  # mean seconds of a freeze, and that a link is down; uniform from 0 to twice that
     faults: int | None = None  # the most faults
     after: float | Path = 0.0  # seconds after all ranks have loaded MPI, or a file that the job writes

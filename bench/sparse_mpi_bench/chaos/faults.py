@@ -25,9 +25,9 @@ KINDS = {"kill": "killed rank {}", "freeze": "froze rank {}", "link": "took the 
 
 
 class Fault(NamedTuple):
-    seconds: float  # after the job is ready
+    seconds: float  # time after the job is ready
     rank: int
-    kind: str  # of `KINDS`
+    kind: str  # a name in `KINDS`
     lasts: float = 0.0  # seconds, infinite for good; a kill needs none
 
 

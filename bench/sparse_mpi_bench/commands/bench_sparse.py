@@ -30,7 +30,7 @@ from sparse_mpi_bench.analysis.keyed_volume import CASES, filled, stored
 from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.emulation.probe import below, shortfalls
 
-OURS = (AUTO, *ALGORITHMS)  # which may refuse their input by a ValueError, on all ranks alike
+OURS = (AUTO, *ALGORITHMS)  # calls that may refuse their input by a ValueError, on all ranks alike
 RIVALS = ("pickled allreduce", "pickled allgather", "dense")
 MOST_DENSE = 1 << 27  # keys of which a dense buffer is tried
 LEGEND = "cells: milliseconds, MB that the busiest host sent, peak memory over the bytes of input and result"
@@ -134,7 +134,7 @@ def _measure(keys: np.ndarray, values: np.ndarray, n: int, steps: int, comm: Com
     result, total = len(expected[0]), int(sizes.sum())
     facts = {"n": n, "entries": total, "result": result, "fill-in": comm.size * result / max(total, 1)}
     memory = {}
-    for name, work in list(compared.items()):  # which also compiles and connects
+    for name, work in list(compared.items()):  # this also compiles and connects
         try:
             memory[name] = _peak(work)
         except ValueError as refusal:

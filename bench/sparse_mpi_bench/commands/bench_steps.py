@@ -106,7 +106,7 @@ def on_gpu(base: np.ndarray, comm: Comm) -> Array:
 
             cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
             return cupy.asarray(base)
-    except Exception as error:  # of CuPy's own kinds
+    except Exception as error:  # errors of CuPy's own kinds
         raise SystemExit(f"--device gpu needs CuPy and a GPU on every rank: {error}; take --device cpu") from None
 
 
@@ -203,7 +203,7 @@ def _checked(candidate: Candidate, layout: Layout, density: float, base: Array, 
     for gradient in shifted(base, 0, CHECKED):
         try:
             total = there.step(gradient, check=True)
-        except LawError as error:  # on all ranks
+        except LawError as error:  # raised on all ranks
             laws = str(error)
             break
         if not host:

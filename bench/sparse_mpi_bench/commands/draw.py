@@ -17,7 +17,7 @@ from sparse_mpi_bench.figures import compare, draw_predict, draw_timeline, draw_
 Record = dict[str, Any]
 LINE = 0.2  # inches of a line of a title
 Figure = Callable[[Sequence[Record]], Any]
-PARTS = ("results", "rates", "cases", "seconds")  # of a record or its jobs, by name: ways, rates of a check, cases, ...
+PARTS = ("results", "rates", "cases", "seconds")  # names in a record or its jobs: ways, rates of a check, cases, ...
 DESCRIPTION = """\
 Draw the figure of records that commands wrote with --json: the one that their --plot draws, as SVG, PNG or PDF,
 by the extension.
@@ -29,10 +29,10 @@ by the extension.
 
 
 class Kind(NamedTuple):
-    of: Callable[[Record], bool]  # whether it shows a record
+    of: Callable[[Record], bool]  # returns whether the kind shows a record
     figure: Figure
-    maker: str  # of these records
-    several: bool = True  # whether it shows several of them together
+    maker: str  # the command that makes these records
+    several: bool = True  # True: it shows several of them together
 
 
 def _within(name: str, field: str) -> Callable[[Record], bool]:

@@ -165,5 +165,5 @@ def _keys() -> Iterator[Callable[[float], str]]:
         tty.setcbreak(file)
         yield pressed
     finally:
-        with suppress(termios.error):  # that is gone
+        with suppress(termios.error):  # the terminal may be gone
             termios.tcsetattr(file, termios.TCSADRAIN, before)

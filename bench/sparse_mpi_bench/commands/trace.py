@@ -21,7 +21,7 @@ from sparse_mpi_bench.figures.draw_message_diagram import figure as draw_diagram
 from sparse_mpi_bench.figures.draw_timeline import trace as figure
 
 RANKS = range(2, 65)
-STRIP_RANKS, STRIP_N = 5, 24  # at most, of a strip that can be read
+STRIP_RANKS, STRIP_N = 5, 24  # the most ranks and elements of a strip that can be read
 DESCRIPTION = """\
 Record the calls of one step among ranks that all are in this one process, and lay their messages out in time on a
 network of given latency and bandwidth, by the textbook schedule of every call. What ranks compute takes no time; a

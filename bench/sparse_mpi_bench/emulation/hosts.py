@@ -42,12 +42,12 @@ _serials = itertools.count()
 class Hosts:
     """A set of emulated hosts, numbered from 1; number `SWITCH` is the switch, from which jobs are launched."""
 
-    prefix: str  # of the names of all namespaces
+    prefix: str  # prefix of the names of all namespaces
     count: int
     rate: int | None  # bits a second of every link, in each direction, at first; None is no limit
-    folder: Path  # for temporary files; goes with the hosts
+    folder: Path  # folder for temporary files; goes with the hosts
     packet: int = PACKET  # bytes, the largest on any link
-    ranks: int = 1  # of a job on each host; several share its memory, and its link
+    ranks: int = 1  # ranks of a job on each host; several share its memory, and its link
 
     def name(self, number: int) -> str:
         return f"{self.prefix}-{number}"
@@ -87,7 +87,7 @@ def emulate(count: int, rate: int | None, slowest: int | None = None) -> Iterato
     ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def stop(number: int, frame: FrameType | None) -> None:
-        _handle(ours, signal.SIG_IGN)  # once is enough: nothing disturbs the removal
+        _handle(ours, signal.SIG_IGN)  # nothing disturbs the removal
         raise SystemExit(128 + number)
 
     try:
@@ -160,7 +160,7 @@ def shaping(link: str, rate: int) -> list[str]:
 
 def burst(rate: int) -> int:
     """Return the bytes that an idle link of ``rate`` bits a second lets pass at once: a millisecond's."""
-    return max(4 << 10, rate // 8 // 1000)  # of two packets at least
+    return max(4 << 10, rate // 8 // 1000)  # two packets at least
 
 
 def packet(rate: int | None) -> int:

@@ -146,7 +146,7 @@ def run(
         hosts.inside(SWITCH, *line),
         env=environment() | {"TMPDIR": str(hosts.folder)},
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # so that Ctrl-C reaches it through us, in order
+        start_new_session=True,  # Ctrl-C then reaches it through us, in order
     )
     try:
         code = wait(job, seconds, meanwhile)

@@ -40,7 +40,7 @@ class Links:
 
     def change(self, rates: Rates) -> None:
         """Set rates both ways; a link goes down as a cable is pulled. Raises RuntimeError: the system refuses."""
-        todo: dict[tuple[str, int], list[str]] = defaultdict(list)  # by program and host
+        todo: dict[tuple[str, int], list[str]] = defaultdict(list)  # program and host -> what to do
         for host, (old, new) in enumerate(zip(self.rates, rates, strict=True), 1):
             if old == new:
                 continue

@@ -10,7 +10,7 @@ import socket
 import struct
 import sys
 
-NEW_LINK, REQUEST_AND_ANSWER = 16, 1 | 4  # of netlink
+NEW_LINK, REQUEST_AND_ANSWER = 16, 1 | 4  # constants of netlink
 GSO_IPV4, GRO_IPV4 = 63, 64  # attributes of a link: the bytes that TCP hands over at most, and gets
 
 

@@ -31,7 +31,7 @@ BLOCK = bytes(1 << 16)
 BUFFER = 1 << 18  # bytes that wait to be sent: few, which slow links drain in time
 TRIPS, FIRST = 200, 20  # round trips, of which the first do not count
 LIMIT = 60.0  # seconds in which a probe must end
-SLOW = 0.9  # of the nominal rate; headers take 5 % of packets of 1,500 bytes
+SLOW = 0.9  # fraction of the nominal rate; headers take 5 % of packets of 1,500 bytes
 PROGRAM = [sys.executable, "-m", "sparse_mpi_bench.emulation.probe"]
 SAYS = ("ready", "connected")  # lines of a host in an exchange, each before it goes on
 
@@ -39,7 +39,7 @@ SAYS = ("ready", "connected")  # lines of a host in an exchange, each before it 
 class Link(NamedTuple):
     """The measured rates; payload in bits a second."""
 
-    rate: float  # of one link, while the others are idle
+    rate: float  # rate of one link, while the others are idle
     trip: float  # median seconds of a round trip
     each: tuple[float, ...] = ()  # received by each host, while all send to the next at once
     busy: float = 0.0  # share of this machine's processor time used meanwhile, by all processes
@@ -60,7 +60,7 @@ def measured(link: Link, rate: int | None) -> dict[str, Any]:
 def reached(job: Mapping[str, Any]) -> float:
     """Return the share of its nominal rate that a link of a recorded job gave, alone or together; 1 without a limit."""
     nominal = rates.parse(job.get("rate") or "none")
-    gave = job.get("measured") or job.get("options", {})  # of older records
+    gave = job.get("measured") or job.get("options", {})  # older records have no "measured"
     least = min(gave.get(name) or math.inf for name in ("gbit", "together"))
     return 1.0 if nominal is None else min(1e9 * least / nominal, 1.0)
 
@@ -196,7 +196,7 @@ def exchange(own: str, other: str, seconds: float) -> float:
 
     def receive() -> None:
         into, received = bytearray(1 << 20), 0
-        receiving.recv_into(into)  # from then on time counts: not before the other host sends
+        receiving.recv_into(into)  # time counts from here: not before the other host sends
         start = time.perf_counter()
         while count := receiving.recv_into(into):
             received += count

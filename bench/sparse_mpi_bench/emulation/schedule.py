@@ -23,7 +23,7 @@ class Schedule:
     """A step function of time, in exact seconds: after `period` it begins again, without one its last rates stay."""
 
     starts: tuple[Fraction, ...]  # seconds, ascending from 0
-    rates: tuple[Rates, ...]  # from each of them on
+    rates: tuple[Rates, ...]  # rates from each start on
     period: Fraction | None = None  # seconds
 
     def at(self, second: Fraction) -> Rates:

@@ -13,7 +13,7 @@ from sparse_mpi_bench.figures.style import LINES, MOST, SHADES, finish, grid
 
 HEADING = "step over the bandwidth of a link, measured"
 BELOW = f"hollow: the link measured below {SLOW:.0%} of its rate"
-OVER_FILL_IN = "fill-in "  # with which the names of cases begin that are drawn over their fill-in
+OVER_FILL_IN = "fill-in "  # prefix of the names of cases that are drawn over their fill-in
 
 
 class BandwidthCurve(NamedTuple):
@@ -73,8 +73,8 @@ def _panel(axes: Any, shown: Sequence[BandwidthCurve]) -> None:
 
 class CasePanel(NamedTuple):
     title: str
-    label: str  # of the horizontal axis
-    points: list[tuple[float, dict[str, Any]]]  # where, and the case that was measured there
+    label: str  # label of the horizontal axis
+    points: list[tuple[float, dict[str, Any]]]  # places, and the cases that were measured there
 
 
 def rows(jobs: Sequence[dict[str, Any]]) -> list[CasePanel]:

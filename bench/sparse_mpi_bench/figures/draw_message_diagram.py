@@ -14,8 +14,8 @@ from sparse_mpi_bench.figures.style import COLOURS, GREY, INK, WIDTH, matplotlib
 GAP = 4.0  # cells between ranks
 LEFT = 17.0  # cells for names
 CELL = 1.3  # height of a cell, of its width
-FALL = 2.6  # from the sent entries down to the received ones, in cells
-SPACE = 1.6  # between rows
+FALL = 2.6  # height from the sent entries down to the received ones, in cells
+SPACE = 1.6  # distance of two rows
 
 
 def figure(diagram: MessageDiagram, heading: str) -> Any:

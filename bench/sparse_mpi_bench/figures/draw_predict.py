@@ -8,7 +8,7 @@ from typing import Any
 
 from sparse_mpi_bench.figures.style import GREY, INK, LINES, grid, matplotlib
 
-KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # of dots, by wire format
+KINDS = {"dense": "dense", "": "plain", "packed": "packed", "packed+bf16": "packed+bf16"}  # wire format -> kind of dot
 COLUMNS = 3
 NARROW = 60  # times the least: axes up to there have numbers between the powers of ten
 

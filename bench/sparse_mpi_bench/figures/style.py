@@ -13,16 +13,16 @@ WIDTH = 9.0  # inches, of every figure
 MOST = 6  # lines of a panel
 DPI = 150
 BAR = 0.6  # height of a bar, of the distance between rows
-NAME = "the name of a line"  # by which annotations are known
+NAME = "the name of a line"  # mark of annotations
 DISTANCE = 9.0  # points from the end of a line to its name
 LEADING = 1.12  # distance of two names, over their height
 
 # Colours of lines differ for colour-blind eyes too, and stand out from the paper
 PAPER, INK = "#ffffff", "#1b1f24"
-GREY, GRID = "#8b95a1", "#e4e7ea"  # of axes, and of lines without a name
+GREY, GRID = "#8b95a1", "#e4e7ea"  # colours of axes, and of lines without a name
 COLOURS = ("#0e52cb", "#cc7800", "#25a372", "#891900", "#86548f")
-LINES = (INK, *COLOURS)  # of the lines of a panel: others are compared with the first
-SHADES = ("#e4e7ea", "#b9c0c8", "#8b95a1", "#4b535c")  # of bars that are not in the foreground
+LINES = (INK, *COLOURS)  # colours of the lines of a panel: others are compared with the first
+SHADES = ("#e4e7ea", "#b9c0c8", "#8b95a1", "#4b535c")  # colours of bars that are not in the foreground
 
 SETTINGS: dict[str, Any] = {
     "font.size": 8.5,
@@ -104,7 +104,7 @@ def name_point(axes: Any, name: str, point: tuple[float, float], colour: str) ->
 
 def spread(figure: Any) -> None:
     """Lay the figure out, then move the names in each panel up or down until none lies on another."""
-    for _ in range(2):  # how wide the names may be is known once the panels have their places
+    for _ in range(2):  # the width of names is known once the panels have their places
         figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:

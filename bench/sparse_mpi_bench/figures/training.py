@@ -58,7 +58,7 @@ def losses(races: Sequence[Race]) -> Any:
                     continue
                 steps, sent, heights = zip(*race["courses"][way], strict=True)
                 at = sent if rate is None else seconds[way]
-                at = at if isinstance(at, (list, tuple)) else [step * at for step in steps]  # of steps all as long
+                at = at if isinstance(at, (list, tuple)) else [step * at for step in steps]  # all steps are as long
                 panel.plot(at, heights, color=colour, label=names[way] if rate is None else "_")
             panel.set(xscale="log", xlabel=f"seconds, {rate}" if rate else "MB sent by a rank")
             panel.minorticks_off()

@@ -3,12 +3,12 @@
 Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
 9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages, or about
 4 sqrt(P) + 3 ceil(log2 P) with many ranks and few votes. Returns k entries, fewer only if fewer have votes: every rank
-elects, of the entries that it owns, which are a fair sample of all, the k/P with the largest sums of votes. Stores
-n + n/P numbers on each rank.
+elects, among its own entries, which are a fair sample of all, the k/P with the largest sums of votes. Stores n + n/P
+numbers on each rank.
 
 In Ok-Topk an entry is summed only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
-ranks clear the same entries of their residuals. MiCRO (`micro.py`) also sums whole entries, but one rank chooses them.
+ranks clear the same entries of their residuals.
 
 A rank remembers its votes until their entry is elected and sends only changes. Entries that no single rank would select
 but whose sum is large are thus elected in time. Without error feedback old votes refer to lost gradients, at the cost
@@ -83,7 +83,7 @@ class ElectState:
     since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))
 
     selection: Any  # the selector's state
-    winners: ThresholdState = ranged(make=ThresholdState)  # of the selection of this rank's winners
+    winners: ThresholdState = ranged(make=ThresholdState)  # selection state of this rank's winners
     k: int = ranged("[0, n]", 0, replicated=True)  # entries wanted in the last step; 0 before the first
     votes: float = ranged("[0, 1]", 0.0, replicated=True)  # the candidates for a rank's votes, as a share of k
     # the place of rank 0 where ranks divide entries up; it changes from step to step
@@ -107,7 +107,7 @@ class Elect(Algorithm):
             are not sent if the format allows.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
             on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
-        levels: as for `OkTopk`.
+        levels: 1, 2 or None, as for `OkTopk`.
     """
 
     selector: Selector = Threshold()
@@ -167,7 +167,7 @@ class Elect(Algorithm):
         return Carried(ours, mine, total[1::2].copy()), state
 
     def forget(self, state: ElectState) -> ElectState:
-        """Return the state without votes: they are of a residual that is no more."""
+        """Return the state without votes, which refer to a residual that is no more."""
         return replace(state, my_vote_sum=_NO_VOTES, all_vote_sum=_NO_VOTES)
 
     def elect(
@@ -256,7 +256,7 @@ class Elect(Algorithm):
         # Owed: the rounding error of a sum stays with the rank that added it up.
         if not wire.lossless:
             share = sent[bounds[comm.rank] : bounds[comm.rank + 1]]
-            with np.errstate(over="ignore", invalid="ignore"):  # where values are not finite
+            with np.errstate(over="ignore", invalid="ignore"):  # values may not be finite
                 share -= summed.values - packed.vector.values
         return total.values, sent
 

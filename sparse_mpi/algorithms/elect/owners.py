@@ -1,8 +1,7 @@
 """The owners of entries, who count the votes for them: neighbouring indices have different owners, with equal shares.
 
-Contiguous regions would have to be redrawn for ranks to have equally many votes to count. Here indices are dealt out
-one by one, and each round begins at another rank, which spreads columns of a matrix too. No message is needed, and only
-chance gives one rank more votes than another.
+Indices are dealt out one by one, and each round begins at another rank, which spreads columns of a matrix too. No
+message is needed, and only chance gives one rank more votes than another.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Owners:
 
     @cached_property
     def width(self) -> int:
-        """Return the number of entries each rank owns; some numbers of the last round have no index."""
+        """Return the number of entries each rank owns, numbers without an index included."""
         return -(-self.size // self.ranks)
 
     @cached_property
@@ -51,15 +50,15 @@ class Owners:
 
     @lru_cache(maxsize=64)  # noqa: B019 - one object for each pair of size and ranks
     def quotas(self, k: int, turn: int) -> np.ndarray:
-        """Return how many of its entries each rank elects ``(P,)``: k in all, as many as any other, or one more.
+        """Return each rank's number of elected entries ``(P,)``: k in all, and at most one more than on another rank.
 
-        Which ranks elect one more goes round with ``turn``, so that small k leave none out.
+        The ranks that elect one more change with ``turn``, so that small k leave none out.
         """
         ends = k * np.arange(turn, turn + self.ranks + 1) // self.ranks
         return np.minimum(np.diff(ends), self.owned) if k < self.size else self.owned
 
     def numbered(self, vector: SparseVector, chosen: Array) -> tuple[SparseVector, np.ndarray]:
-        """Return the nonzero entries at positions ``chosen``, by number, and how many each rank owns ``(P,)``."""
+        """Return the nonzero entries at positions ``chosen``, by number, and each rank's count ``(P,)``."""
         passes, (indices, values, size) = kernels.of(vector.values), vector
         numbers, values, counts = passes.deal(indices, values, chosen, size, self.ranks)
         return SparseVector(numbers, values, self.width * self.ranks), counts

@@ -23,10 +23,10 @@ def candidates_for(votes: int, size: int) -> int:
 
 
 def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tuple[SparseVector, Array]:
-    """Return votes for all ``candidates``, and the positions ``(votes,)`` of the votes that are sent, ascending int32.
+    """Return votes for all ``candidates``, and the ascending positions ``(votes,)`` int32 of the votes to send.
 
-    vote = value - sum of this rank's earlier votes for the entry. The votes with the largest product of vote and value,
-    in magnitude, are sent; roots are multiplied, which cannot overflow.
+    vote = value - sum of this rank's earlier votes for the entry. Sent are the votes with the largest product of vote
+    and value, in magnitude; roots are multiplied, which cannot overflow.
     """
     passes = kernels.of(my_vote_sum)
     places, deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
@@ -37,7 +37,7 @@ def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> 
     """Return the mask ``(m,)`` of ``candidates`` for which this rank may vote where ranks divide the entries.
 
     A rank may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, for each index. NaN
-    and Inf are always in the mask, because they have to show in the sum.
+    and Inf are always in the mask: they have to show in the sum.
     """
     offsets = (fractions(candidates.indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     finite = namespace(candidates.values).isfinite(candidates.values)

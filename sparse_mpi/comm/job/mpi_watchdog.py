@@ -6,7 +6,7 @@ Messages are sent in two cases only:
   calls. A rank in a later call would wait for ever: it says so, and ends the job.
 - With a time limit, a rank that has waited longer asks the others for their calls, says for whom it waits and where
   that rank was last seen, and ends the job. Where ranks survive the loss of others, a stopped process of this machine
-  is killed instead: it cannot come back by accident.
+  is killed instead.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MPIWatchdog(Watchdog):
         self._ended: dict[int, dict[int, int]] = {}  # rank that has ended its program -> its numbers
         self._answers: dict[int, CallSite] = {}
         self.dying: set[int] = set()  # other ranks with an uncaught exception
-        self._sending: list[Any] = []  # until the end: a few numbers, once or twice in a job
+        self._sending: list[Any] = []  # messages of a few numbers, kept to the end; one or two in a job
         WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
@@ -85,7 +85,7 @@ class MPIWatchdog(Watchdog):
     def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
         """Inspect the processes of this machine if this rank waits for long; no message is needed.
 
-        A stopped one is killed after the time limit. One that has ended unnoticed by calls ends the job.
+        A process that has ended unnoticed by calls ends the job.
         """
         inside = [site for site in sites if site.inside]
         waited = [site for site in inside if self.timeout and site.seconds > self.timeout]
@@ -144,7 +144,7 @@ class MPIWatchdog(Watchdog):
             time.sleep(POLL / 25)
         with suppress(self._mpi.Exception):
             self._comm.Abort(1)
-        os._exit(1)  # where ranks survive the loss of others, MPI may leave this one alive
+        os._exit(1)  # MPI may leave this rank alive where ranks survive the loss of others
 
     def announce_end(self, dying: bool = False) -> None:
         """Send all other ranks the number of this rank's calls, as it has ended; or that it is ``dying``."""

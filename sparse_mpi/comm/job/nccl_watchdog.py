@@ -23,7 +23,7 @@ class NcclWatchdog(Watchdog):
         self.made: Any = None  # the communicator
         self._closing = threading.RLock()  # held while a thread asks NCCL, and while the communicator is given up
         self._failure: Exception | None = None
-        self._entered = 0.0  # when the exchange began that the host is queueing; 0: it queues none
+        self._entered = 0.0  # start of the exchange that the host is queueing; 0: it queues none
         self._stream: Any = None  # stream of the last exchange
         # The event behind that, when it was recorded, and the event that was seen done
         self._event: Any = None
@@ -51,7 +51,6 @@ class NcclWatchdog(Watchdog):
             raise RuntimeError(f"NCCL must not have failed before a call, it has: {self._failure}") from self._failure
 
     def poll(self) -> None:
-        """Check NCCL for failures and the time of exchanges; abort the communicator if need be."""
         with self._closing:
             if self.closed or self._failure is not None:
                 return

@@ -57,7 +57,7 @@ class Neighbours:
             self._processes[rank].kill()
 
     def ended(self, seconds: float) -> list[int]:
-        """Return the ranks that an earlier call, at least ``seconds`` ago, saw ended."""
+        """Return the ranks seen ended by an earlier call, at least ``seconds`` ago."""
         now = time.monotonic()
         for rank in self._processes:
             if self._state(rank) in (self._psutil.STATUS_ZOMBIE, self._psutil.STATUS_DEAD):

@@ -26,12 +26,12 @@ class StoreWatchdog(Watchdog):
     ) -> None:
         super().__init__(rank, size, timeout)
         self._store, self._end = store, end
-        self._written: CallSite | None = None  # to the store
+        self._written: CallSite | None = None  # last entry in the store
         self._reported: CallSite | None = None
         WATCHDOG_THREAD.add(self)
 
     def poll(self) -> None:
-        """Write this rank's place if it has been there for long, and report a call that takes too long."""
+        """Write this rank's place after a while there, and report a call that takes too long."""
         site = self.log.current_call()
         if site.seconds < LASTING:
             return
@@ -60,7 +60,7 @@ class StoreWatchdog(Watchdog):
             self._end()
 
     def _speaks(self, site: CallSite, store: Any) -> bool:
-        if store is None or site.call == SENDRECV:  # in which each rank waits for another one
+        if store is None or site.call == SENDRECV:  # each rank waits for another one in a sendrecv
             return True
         return bool(store.add(f"{SAID}/{site.family}/{site.number}", 1) == 1)
 

@@ -14,11 +14,11 @@ from typing import NoReturn
 
 from sparse_mpi.comm.job.launcher import PATIENCE, first_to_say
 
-OURS = "sparse_mpi "  # with which the names of our threads begin
+OURS = "sparse_mpi "  # prefix of our threads' names
 
 
 class _Uncaught:
-    """The handler of an uncaught exception; it calls the handlers from before."""
+    """The handler of an uncaught exception; it calls the former handlers."""
 
     def __init__(self) -> None:
         self.end: Callable[[BaseException], object] | None = None
@@ -34,7 +34,7 @@ class _Uncaught:
     def _in_main(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         end = self.end
         try:
-            if end is None or self._hook is not sys.__excepthook__:  # which prints the same as `end`
+            if end is None or self._hook is not sys.__excepthook__:  # the hook prints the same as `end`
                 self._hook(kind, error, trace)
         finally:
             if end is not None:
@@ -66,7 +66,7 @@ def on_uncaught(end: Callable[[BaseException], object] | None) -> None:
 
 
 def report_uncaught(error: BaseException) -> None:
-    """Handle at the end of the program an ``error`` that was never retrieved, as if uncaught."""
+    """Handle an ``error`` that was never retrieved, at the end of the program, as if uncaught."""
     if _UNCAUGHT.end is not None:
         sys.excepthook(type(error), error, error.__traceback__)
 
@@ -80,10 +80,10 @@ class Abort:
         if first_to_say(text):
             print(f"rank {self._rank} of {self._size} aborts the job\n{text}", file=sys.stderr, flush=True)
         else:
-            time.sleep(PATIENCE)  # for the rank that says it to end the job
+            time.sleep(PATIENCE)  # the rank that prints it ends the job
         sys.stdout.flush()
         self._end()
-        raise error  # where `end` has returned
+        raise error  # `end` has returned
 
     def guard(self) -> None:
         if self._size > 1:

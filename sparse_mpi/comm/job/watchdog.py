@@ -1,8 +1,7 @@
 """A watchdog over the ranks of a job: no rank waits in silence for an absent one.
 
 Each process has a thread that polls its watchdogs four times a second. They know their rank's calls, at a microsecond a
-call and no message. `MPIWatchdog` asks other ranks in messages, `StoreWatchdog` reads their entries in the store of
-torch.distributed.
+call and no message.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def wants_watchdog(limit: float) -> bool:
 
 
 class Watchdog(ABC):
-    closed = False  # whether it need not be polled any more
+    closed = False  # True: it need not be polled any more
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank: int = rank
@@ -61,7 +60,7 @@ class Watchdog(ABC):
         return
 
     def all_ended(self) -> Callable[[], bool]:
-        """Return a function that says whether the programs of all ranks have ended, or need not be waited for."""
+        """Return a function that tells if the programs of all ranks have ended, or need not be waited for."""
         return lambda: True
 
     def others(self, site: CallSite) -> list[int]:
@@ -95,7 +94,6 @@ class WatchdogThread:
             atexit.register(self.end)
 
     def remove(self, watchdog: Watchdog) -> bool:
-        """Return whether it was still polled."""
         with self._polling:
             before, self._watchdogs = self._watchdogs, [one for one in self._watchdogs if one is not watchdog]
             return watchdog in before
@@ -123,7 +121,7 @@ class WatchdogThread:
             time.sleep(POLL / 250)  # 1 ms
 
     def end(self, kind: type = Watchdog) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and poll watchdogs of ``kind`` no more."""
+        """Wait until the programs of all ranks have ended, as MPI will, and stop polling watchdogs of ``kind``."""
         ending = [one for one in self._watchdogs if isinstance(one, kind)]
         self.wait(ending)
         for watchdog in ending:

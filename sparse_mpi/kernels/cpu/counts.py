@@ -167,7 +167,7 @@ def _logs(magnitudes):
 
 @summed
 def _largest(bits):
-    largest = 0  # as integers bit patterns order NaN last, and their maximum vectorises
+    largest = 0  # integers order NaN's bit patterns last, and their maximum vectorises
     for i in range(bits.size):
         largest = max(largest, bits[i])
     return largest

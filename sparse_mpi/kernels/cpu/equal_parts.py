@@ -125,7 +125,7 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
 
 @compiled
 def _following(part, turn, left, number):
-    """Return the part of the next run, its round, and the runs left in that."""
+    """Return the part of the next run, its round, and the runs left in that round."""
     if left > 1:
         return (part + 1 if part + 1 < number else 0), turn, left - 1
     return first_of(turn + 1, number), turn + 1, number
@@ -181,10 +181,7 @@ def _gather_part(x, part, number, line):
 
 @compiled
 def _taken(found, of_found, count, margin, chosen, largest):
-    """Write the largest of ``count`` candidates, and zeros at the lowest other places where there are too few.
-
-    Return the next threshold.
-    """
+    """Write the largest of ``count`` candidates, and zeros where they are too few; return the next threshold."""
     quota, one = chosen.size, bits_of(of_found).dtype.type(1)
     if count >= quota:
         return max(keep_of_few(found[:count], of_found[:count], chosen, largest) - margin, one)
@@ -236,7 +233,7 @@ def _add_parts(places, values, width, limits, margin, chosen, largest):
 def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
     """Add messages up, in a window that stays in the cache, and gather its candidates; return their number.
 
-    If the message of a rank is malformed, return -1 less the rank.
+    If a rank's message is malformed, return -1 less the rank.
     """
     ranks, count = len(places), np.int64(0)
     window, cursors = np.empty(WINDOW, values.dtype), np.zeros(ranks, np.int64)
@@ -295,7 +292,7 @@ def _read_own(places, own_places, own_values, width, found):
 
 @compiled
 def _ordered(size, rounds, places, values, sent, indices, of_indices, sent_of_indices):
-    """Write what is not zero by index; return how much that is, or -1 less a part whose places are beyond the vector.
+    """Write nonzero values by index; return their number, or -1 less a part whose places are beyond the vector.
 
     A round begins with the part that leads it, so that parts from that one on come before the others. Both halves of
     all rounds are counted first, which tells where each of them begins in the result.

@@ -80,7 +80,7 @@ def _mask(builder, entries, threshold):
 
 @intrinsic
 def lowest(typing_context, mask):
-    """Return the position of the lowest set bit of a uint64, or 64 if there is none."""
+    """Return the position of the lowest set bit of a uint64; 64: there is none."""
 
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -118,7 +118,7 @@ def load_word(typing_context, buffer, at):
 
 @intrinsic
 def store_word(typing_context, buffer, at, word):
-    """Write a uint64 to ``buffer[at : at + 8]``, uint8, in the machine's byte order, without a check of bounds."""
+    """Invert `load_word`: write a uint64, without a check of bounds."""
 
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)
@@ -141,7 +141,7 @@ def prefetch(typing_context, x, at):
 
 @intrinsic
 def prefetch_lanes(typing_context, x, at):
-    """Fetch the cache lines of 64 entries of ``x`` from ``at`` on, harmless past the end of ``x``."""
+    """Prefetch the cache lines of 64 entries of ``x`` from ``at`` on, harmless past its end."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

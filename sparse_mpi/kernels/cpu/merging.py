@@ -72,7 +72,7 @@ def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """
     indices, values = runs[0]
     merge_two: Callable[..., int] = _two_added if values.dtype.kind in "iu" else _two_kept
-    rooms: list[tuple[Array, Array]] = []  # for merged runs, in turns
+    rooms: list[tuple[Array, Array]] = []  # room for merged runs, used in turns
     while len(runs) > 1 or not rooms:
         pairs = sum(part.size for part, _ in runs)
         room = rooms.pop(0) if len(rooms) == 2 else (np.empty(pairs, indices.dtype), np.empty(pairs, values.dtype))
@@ -202,10 +202,9 @@ def _merge_dense(indices, values, heads, low, size, window, flags, merged_indice
 
 @compiled
 def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indices, merged_values):
-    """Merge runs that start at ``heads``; return the number of distinct indices.
+    """Do as `_merge_dense`, for sums that are made where they stay.
 
-    ``heads`` moves on to the first pair of each run that is not merged yet. ``flags`` has one bit for each index of the
-    window, and ``before`` the place of the first sum of each word of it. No branch depends on the bits.
+    ``flags`` has one bit for each index of the window, and ``before`` the place of the first sum of each word of it.
     """
     count = 0
     ends = np.append(heads[1:], indices.size)

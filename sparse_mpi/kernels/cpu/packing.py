@@ -1,7 +1,7 @@
 """Packed messages, written and read one entry after the other, as far as possible by words of eight bytes.
 
-A word may be written beyond the bits that are due, because later words overwrite the surplus. Near the end of a
-section, where a word would reach beyond it, single bytes are used.
+A word may be written beyond the bits that are due, because later words overwrite the surplus. Single bytes are used
+where a word would reach beyond a section.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def _last_word(buffer, at):
 def _read_highs(highs, part, start, shift, spread):
     """Turn the position of each set bit into an index whose low bits are zero, eight bytes at a time.
 
-    Return whether the number of bits is that of indices.
+    Return whether there are as many bits as indices.
     """
     i = 0
     for at in range(0, highs.size, 8):
@@ -317,7 +317,7 @@ def _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts)
         starts[owner] += 1
         numbers[at] = owner * width + np.int64(np.uint64(indices[chosen[i]]) // np.uint64(ranks))
         dealt[at] = value
-    return starts[ranks - 1]  # behind the last one of the last rank
+    return starts[ranks - 1]  # end of the last rank's entries
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:

@@ -17,7 +17,7 @@ from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits
 MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
 CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
-MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # of the histograms of `kth_of`, for many values and for few
+MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # bins of the histograms of `kth_of`, for many values and for few
 WINDOW = 1 << 14  # entries of the vector in which pairs are looked for at once: a flag of each in the first-level cache
 ZERO, ONE = np.uint64(0), np.uint64(1)
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
@@ -27,7 +27,7 @@ AHEAD = 128  # entries between the one that is worked on and the one whose cache
 def add_rows(matrix):
     total = matrix[0].copy()
     for lo in range(0, total.size, TILE):
-        sums = total[lo : lo + TILE]  # which stay in the first-level cache
+        sums = total[lo : lo + TILE]  # these sums stay in the first-level cache
         for row in range(1, matrix.shape[0]):
             part = matrix[row, lo : lo + TILE]
             for i in range(sums.size):
@@ -39,7 +39,7 @@ def add_rows(matrix):
 def fetch_ahead(x, indices, i):
     """Fetch the cache line needed `AHEAD` entries after ``indices[i]``, or the last one of all.
 
-    Indices are too far apart for the processor's own prefetch; it would wait three quarters of the time.
+    Indices are too far apart for the processor's own prefetch.
     """
     prefetch(x, indices[min(i + AHEAD, indices.size - 1)])
 
@@ -158,7 +158,7 @@ def kth_of(values, magnitude, k):
 
 @compiled
 def keep_of_few(indices, values, kept_indices, kept_values):
-    """Keep as many of the largest as the outputs hold, in order; return the least magnitude bits of these."""
+    """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
     kth, ties = kth_of(values, magnitude, kept_indices.size)
@@ -246,8 +246,8 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
 def _among(indices, sought, bits):
     """Clear the ``bits`` of the ``sought`` that are not among ``indices``.
 
-    A window moves over the vector, with a flag for each entry of ``indices`` in it, without data-dependent branches.
-    Places in it are compared as unsigned numbers: descending indices may be missed, but no memory outside is written.
+    A window moves over the vector, with a flag for each entry of ``indices`` in it. Places in it are compared as
+    unsigned numbers: descending indices may be missed, but no memory outside is written.
     """
     kept, flags = np.empty_like(bits), np.zeros(WINDOW, np.int8)
     i, j, one, wide = np.uint64(0), np.uint64(0), np.uint64(1), np.uint64(WINDOW)
@@ -286,8 +286,8 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 def _top_k_rows(matrix, magnitude, margin, k, columns, values):
     """Find the k largest of each row, with a first threshold taken from the row before.
 
-    Rows resemble each other: a little less than the k-th magnitude of one row selects the candidates of the next. Only
-    if these are too few is the row scanned a second time, from zero.
+    A little less than the k-th magnitude of one row selects the candidates of the next; if these are too few, the row
+    is scanned again.
     """
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
@@ -312,7 +312,7 @@ def more_candidates(line, start, count, magnitude, threshold, k, indices, found)
     """Gather candidates behind the first ``count``; return their number and the threshold.
 
     Entries that reach the threshold are appended, numbered from ``start`` on. When they are many, only the k largest
-    stay, and the threshold is raised above the k-th, so that most of the line is compared but not copied.
+    stay, and the threshold is raised above the k-th.
     """
     whole = line.size - line.size % LANES
     for lo in range(0, line.size, LANES):

@@ -21,7 +21,7 @@ Found = tuple[Array, Array]
 # ``room`` pairs and `TILE` more. If there are more entries, it goes on counting, until they are more than ``most``.
 Scan: TypeAlias = Callable[[int, int, int, int, Array, Array], int]
 TILE = 2048  # entries worked on at once, and fetched ahead: two tiles stay in the first-level cache
-EXPECTED = 2  # of 64 entries: more is rare at the densities of interest
+EXPECTED = 2  # number of marks among 64 entries: more is rare at the densities of interest
 ONE = np.uint64(1)
 CHUNK = SKETCHED_ROWS * SKETCH  # entries added up by themselves, so that the number of threads changes no bit
 
@@ -174,8 +174,7 @@ def _scanned(
 def _columns(size: int, wider: np.dtype, other: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Return uninitialised arrays that share one piece of memory.
 
-    malloc reuses one large piece from call to call but returns two to the system, and faulting their pages in again
-    would take a third as long as a selection.
+    malloc reuses one large piece from call to call but returns two to the system.
     """
     cut = size * wider.itemsize
     memory = np.empty(cut + size * other.itemsize, np.uint8)
@@ -238,8 +237,8 @@ def append(x, source, threshold, offset, count, indices, values):
 def append_marked(x, lo, mask, offset, count, indices, values):
     """Append the entries of ``x`` from ``lo`` on whose bits are set in ``mask``, of 64.
 
-    At the usual densities most groups have at most `EXPECTED` of them. That number of pairs is written without a branch
-    that could be mispredicted; ``count`` moves on only for existing ones.
+    At the usual densities most groups have at most `EXPECTED` of them. That number of pairs is written as in
+    `pairs.keep_largest`.
     """
     for _ in range(EXPECTED):
         at = lo + (lowest(mask) & (LANES - 1))

@@ -78,7 +78,7 @@ def subtract_dense(x: Array, values: Array) -> None:
 def _subtract_dense(x, values):
     for i in range(x.size):
         value = values[i]
-        x[i] = x[i] - value if value - value == 0 else 0  # that is 0 only if it is finite
+        x[i] = x[i] - value if value - value == 0 else 0  # only finite numbers minus themselves are 0
 
 
 def follow_squares(mean: Array, x: Array, weight: float) -> None:
@@ -88,7 +88,7 @@ def follow_squares(mean: Array, x: Array, weight: float) -> None:
 
 @compiled
 def _follow_squares(mean, x, weight):
-    """Move each mean towards a square; a number minus itself is 0 only if it is finite."""
+    """Move each mean towards a square; only a finite number minus itself is 0."""
     for i in range(mean.size):
         change = (x[i] * x[i] - mean[i]) * weight
         mean[i] = mean[i] + change if (x[i] - x[i]) + (mean[i] - mean[i]) == 0 else mean[i]
@@ -217,7 +217,7 @@ def _spread(magnitudes, bits, indices, low, step, codes):
 
 @compiled
 def _signed(bits, level, low, half):
-    """Return the code of a value with these bits: its level, and ``half`` more if it is negative or not finite."""
+    """Return the code of a value: its level, and ``half`` more if it is negative or not finite."""
     finite = (bits & SIGN) < INFINITE
     negative = bits > SIGN and (level > 0 or low > 0)
     return np.uint8(level + half * negative) if finite else np.uint8(half)

@@ -53,7 +53,6 @@ def select_standardized(x: Array, squares: Array, threshold: int, most: int, add
 
 @compiled
 def _select_standardized(x, squares, add, scratch, largest, threshold, room, most, offset, indices, values):
-    """Add ``add``, which may be empty, divide and scan, tile by tile. See `Scan`."""
     count, scores = np.int64(0), np.empty(TILE, x.dtype)
     for lo in range(0, x.size, TILE):
         part, more = x[lo : lo + TILE], widened(add[lo : lo + TILE], scratch)

@@ -1,7 +1,7 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-These make the host wait for the device: a selection once, for its number of entries, `compress` if that is unknown,
-`from_parts`, `count`, `kth_bin`, `moments` and `sketch` for their results, and `merge` for the number of distinct
+The host waits for the device once in a selection, for its number of entries, in `compress` if that is unknown, in
+`from_parts`, `count`, `kth_bin`, `moments` and `sketch` for their results, and in `merge` for the number of distinct
 indices. `merge_loosely` may avoid that. `split_counts`, `smallest` and `truncate_least` wait when results are read;
 `truncate`, `contains` and `among` do not, because the lengths of their results are known.
 """
@@ -52,11 +52,11 @@ from sparse_mpi.kernels.cuda.part_launches import add_parts, from_parts, select_
 from sparse_mpi.kernels.cuda.told import Told, pointer
 
 ROUNDS = 8  # vectors that each thread of a selection reads
-TILE_BYTES = 256 * ROUNDS * 16  # that each block of a selection reads; half of it in half precision
+TILE_BYTES = 256 * ROUNDS * 16  # bytes that each block of a selection reads; half of them in half precision
 COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
-MAX_BLOCKS = 2048  # whose partial sums are added up, by the host or by atomics
+MAX_BLOCKS = 2048  # most blocks whose partial sums are added up, by the host or by atomics
 SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor; the fewest pairs that each is worth
-MOST_RUNS = 64  # among which `add_up_runs` searches
+MOST_RUNS = 64  # most runs among which `add_up_runs` searches
 # Runs up to which that is cheaper than a sort, however long they are; and pairs times runs, however many runs there are
 FEW_RUNS, FEW_SEARCHES = 16, 1 << 24
 WIDENED = {
@@ -134,7 +134,6 @@ def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dic
 
 
 def _compacted(x: Array, read: tuple[Any, ...], threshold: int, most: int, **macros: Any) -> tuple[Array, Array] | None:
-    """Run select.cu on the contiguous ``x`` with arguments ``read``."""
     room = min(most, x.size)
     indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, wide_type(x))
     tiles = blocks_for(x.size * values.itemsize, TILE_BYTES)

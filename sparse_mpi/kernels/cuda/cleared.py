@@ -1,7 +1,4 @@
-"""Words that are 0, for kernels whose blocks count in them: cut from a block cleared once in several steps.
-
-Clearing them one kernel at a time would take a launch each.
-"""
+"""Words that are 0, for kernels whose blocks count in them: cut from a block cleared once in several steps."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ import numpy as np
 
 from sparse_mpi.arrays import Array
 
-WORDS = 1 << 17  # of a block: one MB
+WORDS = 1 << 17  # size of a block: one MB
 SECTOR = 4  # words: a device reads a sector at once: no two kernels share one
-STREAMS = 8  # whose blocks a thread keeps
+STREAMS = 8  # streams whose blocks a thread keeps
 BLOCKS = (
     threading.local()
 )  # the block of each stream that a thread works on; threads share none, which would take a lock

@@ -20,7 +20,7 @@ import numpy as np
 THREADS = 256
 SELECTING = 1024  # threads of a block that searches a long row for its largest entries
 DIGIT = 11  # bits of a pass in search of the k-th largest: 3 or 6 passes, the first of which tells exponents apart
-FOLDER = "~/.cupy/kernel_cache"  # where CuPy keeps its kernels, unless CUPY_CACHE_DIR says otherwise
+FOLDER = "~/.cupy/kernel_cache"  # CuPy's own folder of kernels, unless CUPY_CACHE_DIR names another
 
 
 def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> Any:

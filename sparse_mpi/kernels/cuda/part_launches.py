@@ -33,7 +33,6 @@ def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tu
 def _on_rows(
     name: str, sizes: tuple[int, int, int], real: np.dtype, place: np.dtype, *given: object, **types: object
 ) -> tuple[Array, Array]:
-    """Start a kernel with a block for each part; ``sizes`` are number, width and quota."""
     number, width, quota = sizes
     most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - STATIC
     needed, threads = width * real.itemsize, SELECTING if width >= LONG else THREADS

@@ -27,7 +27,7 @@ class Told:
     It begins with the numbers ``given`` ``(m,)``, if any.
     """
 
-    _event: Any = None  # behind the kernel, until it has been waited for
+    _event: Any = None  # event behind the kernel, until it has been waited for
 
     def __init__(self, count: int, given: np.ndarray | None = None) -> None:
         _give_back()

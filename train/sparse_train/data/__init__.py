@@ -22,9 +22,9 @@ ImageBatches = Batches | FolderBatches
 @dataclass(frozen=True)
 class InMemory:
     load: Callable[[Path], Images]  # raises FileNotFoundError or ValueError with the expected content and its place
-    folder: str  # that is read unless --data-dir names another
+    folder: str  # folder of the data unless --data-dir names another
     padding: int  # pixels of zeros around an image before one of its size is cut out at random
-    flip: bool  # whether an image may be mirrored left to right
+    flip: bool  # True: an image may be mirrored left to right
 
     def batches(self, args: Namespace, comm: Comm) -> Batches:
         """Return the share of rank ``comm.rank``, by the options in ``args``; nothing is communicated.

@@ -50,8 +50,8 @@ class TextSource:
     """An entry of `TEXTS`: how to read a text, and to cut it into words."""
 
     load: Callable[[Path], Text]  # raises OSError, ValueError or ImportError with the expected content and its place
-    folder: str  # where it is looked for unless --data-dir says otherwise
-    words: Callable[[str], Sequence[str]]  # of a line
+    folder: str  # folder of the text unless --data-dir says otherwise
+    words: Callable[[str], Sequence[str]]  # cuts a line into words
 
 
 def load_shakespeare(folder: Path) -> Text:
@@ -143,7 +143,7 @@ def documents() -> list[Document]:
     except ImportError:
         lacks = "the data set python-reference is the module pydoc_data.topics, which this Python was installed without"
         raise ImportError(f"{lacks}; take another --data") from None
-    first: dict[str, str] = {}  # by sentence: the topic it is in
+    first: dict[str, str] = {}  # sentence -> the topic it is in
     for title in sorted(topics):
         for part in parts(topics[title]):
             first.setdefault(part, title)

@@ -23,11 +23,11 @@ from sparse_train.packages import needed
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SIZE = 224  # height and width of a model's input
-MIDDLE = 224 / 256  # of an image's shorter side, in the middle, is seen in evaluation
-AREAS = (0.08, 1.0)  # of a random cut in training: its share of the image
-RATIO = 4 / 3  # and its longer side over its shorter at most
+MIDDLE = 224 / 256  # part of an image's shorter side, in the middle, that is seen in evaluation
+AREAS = (0.08, 1.0)  # least and most share of an image in a random cut in training
+RATIO = 4 / 3  # the cut's longer side over its shorter at most
 TRIALS = 10  # shapes drawn before the middle is taken, because none fits into a very long image
-MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]  # of ImageNet's channels, on a scale of 0 to 1
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]  # means of ImageNet's channels, on a scale of 0 to 1
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
 TEST_BATCH = 100  # images evaluated at once; bounds memory only
 
@@ -50,7 +50,7 @@ class FolderBatches:
 
     Args:
         folder: holds ``train`` and ``val``.
-        seed: of the order and the variations; the same on all ranks.
+        seed: seed of the order and the variations; the same on all ranks.
         image_size: height and width of the batches.
         augment: False trains on the middle of images, too.
         threads: the number of images read at once.

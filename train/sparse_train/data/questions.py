@@ -19,13 +19,13 @@ TRAIN, TEST = "train-v1.1.json", "dev-v1.1.json"
 SLACK = 3  # characters by which an answer may begin earlier than its file says
 PARAGRAPH = 400  # characters; a paragraph ends with the sentence that reaches them
 EVERY = 10  # paragraphs 0, 10, 20 and so on, with their questions, are the test part
-BLANK = "what"  # in the place of the term
+BLANK = "what"  # word in the place of the term
 TERMS = re.compile(r'(?<=")[A-Za-z_][\w.]*(?:\(\))?(?=")')
 
 
 class Answer(NamedTuple):
     text: str
-    start: int  # in characters: context[start : start + len(text)] == text
+    start: int  # position in characters: context[start : start + len(text)] == text
 
 
 class Question(NamedTuple):

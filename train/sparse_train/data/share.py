@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate, pad
 
 from sparse_mpi.comm import Comm
 
-Parts = Sequence[np.ndarray]  # of a step: the positions of its samples, one array for each rank of the start
+Parts = Sequence[np.ndarray]  # positions of a step's samples, one array for each rank of the start
 TEST_BATCH = 250  # images evaluated at once; bounds memory only
 SAMPLE = 5000  # training images from which mean and standard deviation of the channels are taken
 
@@ -30,7 +30,7 @@ def share_of(args: Namespace, comm: Comm) -> Share:
 class Deal(NamedTuple):
     epoch: int
     first: int  # step of that epoch
-    ranks: tuple[int, ...]  # by their numbers at the start
+    ranks: tuple[int, ...]  # numbers of the ranks at the start
     missed: tuple[tuple[int, int], ...]  # an earlier step, and a rank whose samples of it have not been trained on
 
 
@@ -129,7 +129,7 @@ class Epochs:
 
     def __init__(self, draw: Callable[[int], list[Parts]], share: Share) -> None:
         self._draw, self._share = draw, share
-        self.steps = len(draw(0))  # of an epoch, on every rank
+        self.steps = len(draw(0))  # steps of an epoch, on every rank
 
     def train(self, epoch: int, first: int = 0) -> list[np.ndarray]:
         """Return the positions of the samples of each step of an epoch, from step ``first`` on."""
@@ -161,10 +161,10 @@ class Batches:
 
     Args:
         images: the whole data set, the same on all ranks.
-        seed: of the order and the variations; the same on all ranks.
+        seed: seed of the order and the variations; the same on all ranks.
         image_size: height and width that images are resized to; None leaves them as they are.
         padding, flip: see `data.InMemory`; 0 and False vary nothing.
-        by_label: whether shards are sorted, see `shard`.
+        by_label: True sorts shards, see `shard`.
     """
 
     def __init__(

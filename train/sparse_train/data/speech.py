@@ -27,14 +27,14 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from sparse_train.packages import needed
 
-RAW_RATE = 16_000  # of files without a header, which are AN4's, as is their order of bytes
-_ORDERS = {b"01": "<i2", b"10": ">i2"}  # how SPHERE names little and big endian
-BINS = 161  # of 50 Hz, from 0 to 8 kHz
-WINDOWS = 50  # as long as a second: 20 ms
+RAW_RATE = 16_000  # rate of files without a header, which are AN4's, as is their order of bytes
+_ORDERS = {b"01": "<i2", b"10": ">i2"}  # SPHERE's names of little and big endian
+BINS = 161  # bins of 50 Hz, from 0 to 8 kHz
+WINDOWS = 50  # windows in a second: 20 ms each
 STRIDES = 100  # a second
 SEED = 1991
 TRAINED, TESTED = 948, 130  # clips, as in AN4
-SPEAKERS, TEST_SPEAKERS = 74, 10  # as in AN4
+SPEAKERS, TEST_SPEAKERS = 74, 10  # numbers of speakers, those of AN4
 ACCENTS = ("en", "en-us", "en-gb-x-rp", "en-029")
 # Of the library's voices, the ones that say the same text the same way twice; others waver with earlier text
 VOICES = ("Denis", "Diogo", "Hugo", "Storm", "adam", "david", "edward2", "michel", "shelby")
@@ -54,7 +54,7 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 BLANK = "_"  # nothing, or the end of a character, of CTC; code 0
 ALPHABET = BLANK + "'ABCDEFGHIJKLMNOPQRSTUVWXYZ "
 _CODES = {character: code for code, character in enumerate(ALPHABET)}
-SUFFIXES = (".raw", ".sph", ".wav")  # of the sounds: bare, as in an4_raw, an4_sphere, or converted
+SUFFIXES = (".raw", ".sph", ".wav")  # suffixes of the sounds: bare, as in an4_raw, an4_sphere, or converted
 
 
 class Sound(NamedTuple):
@@ -86,7 +86,7 @@ def _read_wav(path: Path) -> Sound:
 def _read_sphere(path: Path) -> Sound:
     content = path.read_bytes()
     title, _, rest = content.partition(b"\n")
-    length = rest.partition(b"\n")[0].strip()  # of the header, with these two lines
+    length = rest.partition(b"\n")[0].strip()  # length of the header, with these two lines
     if title != b"NIST_1A" or not length.isdigit():
         raise ValueError(f"{path} is no SPHERE file: it starts with {content[:8]!r}")
     lines = (line.split(None, 2) for line in content[: int(length)].splitlines()[2:])
@@ -122,7 +122,7 @@ def log_spectrogram(samples: np.ndarray, rate: int) -> np.ndarray:
 class Speaker(NamedTuple):
     voice: str
     speed: int  # words a minute
-    pitch: int  # of 100
+    pitch: int  # percent
 
 
 def load(folder: Path) -> Speech:
@@ -223,7 +223,7 @@ def _some(rng: np.random.Generator, words: tuple[str, ...], count: int) -> str:
 class Clip(NamedTuple):
     samples: np.ndarray  # (N,) int16
     rate: int  # samples a second
-    text: str  # of the characters of `ALPHABET`, without blanks
+    text: str  # characters of `ALPHABET`, without blanks
 
 
 class Speech(NamedTuple):

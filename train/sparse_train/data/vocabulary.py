@@ -34,7 +34,7 @@ class Words:
     Words that occur once are left out: without them there would be nothing to learn about ``<unk>``. WikiText has none.
 
     Args:
-        text: to train on.
+        text: training text.
         most: the most tokens, with ``<unk>`` and ``<eos>``; the most frequent words are taken.
         split: the words of a line.
     """

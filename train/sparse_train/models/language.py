@@ -25,13 +25,13 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from sparse_train.packages import needed
 
 UNIFORM = 0.1  # weights of embedding and output start within it
-DEVIATION = 0.02  # of embeddings at the start
+DEVIATION = 0.02  # deviation of embeddings at the start
 Length = TypeVar("Length", int, Tensor)
 LOOKAHEAD = 20  # frames, of 20 ms
 CONVOLUTIONS = (((41, 11), (2, 2)), ((21, 11), (2, 1)))  # kernel and stride: bins, frames
 POSITIONS = 512  # longest sequence, in tokens
 ENCODER = "bert."  # prefix of the names of the encoder's weights
-POOLER = "bert.pooler."  # which questions and answers have no use for
+POOLER = "bert.pooler."  # weights that questions and answers have no use for
 
 
 class WordLSTM(nn.Module):
@@ -40,9 +40,9 @@ class WordLSTM(nn.Module):
     The state is zero where a block begins.
 
     Args:
-        width: of embedding and layers.
+        width: units of embedding and layers.
         dropout: share of the activations.
-        tied: whether embedding and output have the same weights.
+        tied: True: embedding and output have the same weights.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
 
     Args:
         block: most tokens at a time.
-        width: of embeddings and layers; a multiple of ``heads``.
+        width: units of embeddings and layers; a multiple of ``heads``.
         layers: their number; feed-forward parts are four times as wide.
         dropout: share of the activations.
     """
@@ -107,9 +107,9 @@ class SpeechLSTM(nn.Module):
     normalisation of the convolutions counts padding, as DeepSpeech's does; no other layer sees it.
 
     Args:
-        characters: with the blank.
-        bins: of the spectrograms.
-        channels: of a convolution.
+        characters: number of characters, with the blank.
+        bins: number of bins of the spectrograms.
+        channels: number of channels of a convolution.
         convolutions: the number of `CONVOLUTIONS` used.
         hidden, layers: cells of an LSTM layer, and the number of layers.
     """

@@ -26,7 +26,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 SIZES = {
     "base": (12, 768, 12),  # 86,567,656 parameters for ImageNet, as published
     "small": (12, 384, 6),  # Touvron et al., DeiT, 2021
-    "mini": (6, 192, 3),  # for small images, of which there are few
+    "mini": (6, 192, 3),  # few small images
     "micro": (4, 64, 2),
 }
 
@@ -80,11 +80,11 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
 
 
 class Form(NamedTuple):
-    blocks: tuple[int, ...]  # of each stage
+    blocks: tuple[int, ...]  # blocks of each stage
     block: Callable[[int, int, int], Residual]
     expansion: int  # channels that leave a block, in widths
-    width: int  # of the first stage; each further one has twice the width
-    pools: bool  # whether large images are brought to a quarter of their size ahead of the first stage
+    width: int  # width of the first stage; each further one has twice the width
+    pools: bool  # True: large images are brought to a quarter of their size ahead of the first stage
 
 
 FORMS = {
@@ -105,7 +105,7 @@ class ResNet(nn.Module):
     Args:
         depth: a key of `FORMS`.
         width: channels of the first stage; None takes the paper's, 16 or 64.
-        zero_gamma: whether every block starts as its shortcut alone, its last normalisation giving zeros (Goyal et al.,
+        zero_gamma: True: every block starts as its shortcut alone, its last normalisation giving zeros (Goyal et al.,
             2017).
     """
 
@@ -206,7 +206,7 @@ class ViT(nn.Module):
             image_size=image_size,
             patch_size=patch,
             num_channels=channels,
-            initializer_range=width**-0.5,  # with transformers' 0.02 narrow ones hardly start to learn
+            initializer_range=width**-0.5,  # transformers' 0.02 lets narrow ones hardly start to learn
         )
         config.num_labels = classes
         self.classifier = transformers.ViTForImageClassification(config)

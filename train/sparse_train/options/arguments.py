@@ -22,14 +22,14 @@ from sparse_mpi.training.adam_steps import TRAVELLING
 from sparse_train.options import local, reduction
 from sparse_train.options.optimization import OPTIMIZERS, SCHEDULES, spelled_option
 
-MOST_USED = (  # which --help shows, and --help-all all
+MOST_USED = (  # options that --help shows; --help-all shows all
     *("--algo", "--density", "--local-steps", "--task", "--data", "--tiny"),
     *("--epochs", "--batch-size", "--optimizer", "--lr", "--out"),
 )
 TRANSPORTS = ("auto", *conversion.TRANSPORTS)
 DEVICES = ("auto", "cpu", "cuda")
 PRECISIONS = ("float32", "bf16")
-FOLDER = "checkpoints"  # within the folder of a run
+FOLDER = "checkpoints"  # folder within that of a run
 NEWEST = True  # --resume without a value
 # Options that take messages beside a step, which nothing would repeat
 NOT_ELASTIC = ("plan", "dense_warmup", "watch_every", "check_every")
@@ -115,21 +115,21 @@ def resolve_elastic(parser: ArgumentParser, args: Namespace) -> None:
 @dataclass(frozen=True)
 class Settings:
     epochs: int
-    batch_size: int  # per rank
+    batch_size: int  # samples per rank
     lr: float
     density: float | None = None  # None: the algorithm's own
     warmup_epochs: float = 0
-    milestones: tuple[float, ...] = ()  # of the schedule steps
+    milestones: tuple[float, ...] = ()  # epochs of the schedule steps
     weight_decay: float = 0.0
-    momentum: float = 0.9  # of the optimizer sgd
-    beta1: float = 0.9  # of adam and adamw, as beta2
+    momentum: float = 0.9  # momentum of the optimizer sgd
+    beta1: float = 0.9  # first beta of adam and adamw, whose second is beta2
     beta2: float = 0.999
-    lr_times_ranks: bool = False  # whether the peak is lr x ranks; no option, and not for an --lr given
+    lr_times_ranks: bool = False  # True: the peak is lr x ranks; no option, and not for an --lr given
     optimizer: str = "sgd"
     schedule: str = "steps"
-    decay: float = 1.0  # of the schedule exponential
+    decay: float = 1.0  # factor of the schedule exponential
     clip_norm: float | None = None
-    warmup_scales: bool = False  # whether warmup_epochs scales with the epochs; no option, and not for given numbers
+    warmup_scales: bool = False  # True: warmup_epochs scales with the epochs; no option, and not for given numbers
 
 
 def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:

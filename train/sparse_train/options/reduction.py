@@ -20,10 +20,10 @@ from sparse_train.options.optimization import densities, given, norm
 
 AUTO = "auto"  # --algo auto: `predict` advises an algorithm; --plan auto: ways to reduce are measured
 PLAN = "plan"  # stands in ``args.algo`` where a plan names the reducers
-RESIDUALS = ("sender", "owner", "merger", "published")  # of the option ``residual`` of all algorithms
-RULES = ("residual", "leaky", "none")  # of --feedback
+RESIDUALS = ("sender", "owner", "merger", "published")  # values of the option ``residual`` of all algorithms
+RULES = ("residual", "leaky", "none")  # rules of --feedback
 LEAKS = {"residual": 0.0, "leaky": 0.05}  # rules that --leak is for, and its defaults
-WORDS = ("matched", "global", "corrected", "local", TRAVELLING, ARRIVAL)  # of --momentum-by, as of ``momentum=``
+WORDS = ("matched", "global", "corrected", "local", TRAVELLING, ARRIVAL)  # words of --momentum-by and ``momentum=``
 NEEDS = {
     **dict.fromkeys(TAKING, "--optimizer sgd with --momentum below 1, and --feedback residual or leaky"),
     "corrected": "--optimizer sgd with --momentum below 1, and --feedback residual without --leak",
@@ -32,7 +32,7 @@ NEEDS = {
     ARRIVAL: "--optimizer adam or adamw, and --feedback residual or leaky",
 }
 MOVED = {"gmc": "global", "dgc": "corrected"}  # former words of --feedback
-OPTIONS = ("selector", "wire", "residual", "rank")  # of algorithms
+OPTIONS = ("selector", "wire", "residual", "rank")  # options of algorithms
 
 
 def extend(parser: ArgumentParser, default: Callable[[str], str]) -> None:

@@ -106,7 +106,7 @@ def missing() -> str:
         cupy.zeros(1).sum().item()
     except ImportError as error:
         return f"CuPy cannot be imported ({error}); pip install cupy-cuda{major}x"
-    except Exception as error:  # of CuPy's own kinds: built for another CUDA, or for other GPUs
+    except Exception as error:  # errors of CuPy's own kinds: built for another CUDA, or for other GPUs
         return f"CuPy does not work here ({error}); torch has CUDA {torch.version.cuda}: pip install cupy-cuda{major}x"
     return ""
 

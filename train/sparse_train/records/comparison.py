@@ -19,11 +19,11 @@ from sparse_train.packages import needed
 
 TRAIN = Path(__file__).parents[2]
 LIMIT = 1800  # seconds that a job may take
-PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")  # of a step
+PARTS = ("compute_seconds", "exposed_seconds", "update_seconds")  # parts of a step
 SHARDS = ("shuffled", "sorted")
-Record = dict[str, Any]  # of a run of a study
+Record = dict[str, Any]  # record of a run of a study
 Records = Sequence[Record]
-LOWER_IS_BETTER = ("perplexity", "wer")  # of headlines, see `Task.headline`
+LOWER_IS_BETTER = ("perplexity", "wer")  # headlines, see `Task.headline`
 
 
 def arguments(way: str) -> list[str]:

@@ -32,15 +32,15 @@ class Outcome(NamedTuple):
     """How training ended."""
 
     headline: str  # the name of the score
-    score: float  # on the test data
+    score: float  # score on the test data
     loss: float  # there, too
-    identical: bool  # whether the replicas are, to the bit
+    identical: bool  # True: the replicas are identical, to the bit
     steps: int
     seconds: float
     step_seconds: float | None  # median of the last reducer's unchecked steps, but its first two; mean over the ranks
-    digest: str  # of parameters and buffers, see `survivors.digest`
-    mb_sent: float  # by a rank in the steps since this process began; mean over the ranks
-    mb_dense: float  # that a rank would have sent in them with dense sums, by the convention of `Traffic`
+    digest: str  # digest of parameters and buffers, see `survivors.digest`
+    mb_sent: float  # MB sent by a rank in the steps since this process began; mean over the ranks
+    mb_dense: float  # MB that a rank would have sent in them with dense sums, by the convention of `Traffic`
 
 
 class Journal:
@@ -48,8 +48,8 @@ class Journal:
 
     def __init__(self, task: Task, args: Namespace, comm: Comm, metrics: Metrics, steps: int) -> None:
         self._task, self._args, self._comm, self._metrics = task, args, comm, metrics
-        self._watched = ""  # beside the bar: the last measured quality
-        self._warned = False  # of a quality of which nothing is known
+        self._watched = ""  # the last measured quality, beside the bar
+        self._warned = False  # True: a quality of which nothing is known was reported
         self._steps = steps
         self.counted, self.mb_sent = 0.0, 0.0  # steps of the epochs so far, and a rank's MB in them
         self.batch = 0.0  # seconds of a rank in a step of the last epoch, reductions aside
@@ -65,7 +65,7 @@ class Journal:
         self.bar = self._bar(step)
 
     def step(self, now: Mapping[str, Any], step: Meter, epoch: Meter, seconds: float) -> None:
-        due = (now["step"] - 1) % self._args.log_every == 0  # to fetch sums from the device, which are needed below
+        due = (now["step"] - 1) % self._args.log_every == 0  # else sums stay on the device
         if due:
             scores = known(self._task.scores(step.sums))
             self._metrics.write("step", **now, **scores, **step.means())

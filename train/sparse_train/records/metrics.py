@@ -25,16 +25,16 @@ from sparse_mpi.comm import Comm
 from sparse_train.packages import needed
 from sparse_train.tasks.task import Sums
 
-PARTS = ("compute", "exposed", "update")  # of a step, in seconds
+PARTS = ("compute", "exposed", "update")  # parts of a step, in seconds
 FILE = "metrics.jsonl"
-STYLE = "sparse_mpi_bench.figures.style"  # which writes figures
-WORK = ("selection", "exchange", "merge")  # of reductions, exposed or in the background, in seconds
+STYLE = "sparse_mpi_bench.figures.style"  # module that writes figures
+WORK = ("selection", "exchange", "merge")  # parts of reductions, exposed or in the background, in seconds
 
 
 class Stamps(NamedTuple):
     """When the phases of a step began or ended, in `time.perf_counter` seconds."""
 
-    start: float  # of the step; the batch is yet to be made
+    start: float  # start of the step; the batch is yet to be made
     forward: float
     backward: float
     reduced: float
@@ -61,7 +61,7 @@ class Meter:
     selected: float = 0  # pairs that a rank selected
     total: float = 0  # entries of the reduced gradient
     sent: float = 0  # bytes, control included
-    messages: float = 0  # that a rank sent
+    messages: float = 0  # messages that a rank sent
     compute: float = 0  # seconds: batch, forward, backward
     exposed: float = 0  # seconds from the end of the backward pass until all is reduced
     selection: float = 0  # seconds
@@ -98,10 +98,10 @@ class Resumed(NamedTuple):
     """How far a run had come before it was resumed."""
 
     step: int
-    epochs: int  # that are over
-    path: str  # of the checkpoint
-    before: int  # that step in the numbers of the run before, whose epochs have other lengths on other numbers of ranks
-    epoch_steps: tuple[int, int] = (1, 1)  # of an epoch now, and before
+    epochs: int  # number of epochs that are over
+    path: str  # path of the checkpoint
+    before: int  # number of that step in the run before, whose epochs have other lengths on other numbers of ranks
+    epoch_steps: tuple[int, int] = (1, 1)  # steps of an epoch now, and before
 
     def renumbered(self, step: int) -> int:
         """Return the number that a step of the run before, up to `before`, has in this run."""
@@ -114,8 +114,9 @@ class Metrics:
 
     Args:
         folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
-        comm: between the ranks, of which the first records. Another one goes on with the file where that is lost.
-        resumed: where a run is resumed, whose records stay up to there; None starts new ones.
+        comm: communicator of the ranks, of which the first records. Another one goes on with the file where that is
+            lost.
+        resumed: step up to which records of a resumed run stay; None starts new ones.
 
     Raises OSError: the folder cannot be made or written to.
     """
@@ -144,7 +145,7 @@ class Metrics:
             return
         try:
             self._write(self._folder, event, values)
-        except OSError as error:  # for example a full disk, which is no reason to lose the training
+        except OSError as error:  # a full disk, for example, is no reason to lose the training
             self.close()
             file, self._folder = self._folder / FILE, None
             print(f"WARNING: {file} cannot be written: {error}; training goes on without records", file=sys.stderr)
@@ -162,7 +163,7 @@ class Metrics:
     def close(self) -> None:
         for file in (self._file, self._board):
             if file is not None:
-                with suppress(OSError):  # of records that could not be written, about which `write` has warned
+                with suppress(OSError):  # records could not be written, about which `write` has warned
                     file.close()
 
 

@@ -68,7 +68,7 @@ class Recorder:
 
     def clock(self) -> float:
         """Return the time, in `time.perf_counter` seconds, and mark the work queued on the device so far."""
-        now = perf_counter()  # before the mark, see `on_device`
+        now = perf_counter()  # time before the mark, see `on_device`
         self._marks.append(self._tracer.mark())
         return now
 

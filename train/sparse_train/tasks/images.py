@@ -15,7 +15,7 @@ from sparse_train.data import DATASETS, Batch, ImageBatches
 from sparse_train.options.arguments import Settings
 from sparse_train.tasks.task import Sums, seeded, sums
 
-FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # where each data set is looked for
+FOLDERS = {name: source.folder for name, source in DATASETS.items()}  # data set -> its folder
 
 # Ours. Half of the usual momentum is for late sums: the residual lets a gradient act for long
 DIGITS = Settings(epochs=12, batch_size=16, lr=0.05, warmup_epochs=2, milestones=(9,), momentum=0.75, weight_decay=1e-4)
@@ -36,7 +36,7 @@ class ImageTask:
     """A classifier to train on images.
 
     Args:
-        model: from images to logits ``(B, classes)``.
+        model: turns images into logits ``(B, classes)``.
         batches: this rank's share of the images.
     """
 

@@ -32,8 +32,8 @@ from sparse_train.tasks.task import MAX_LOSS, Sums, seeded, sums
 
 TINY_TEXT = 100_000  # characters to train on with --tiny
 Batch = tuple[Tensor, Tensor]  # tokens and their successors, (B, block) int64 both
-Choose = Callable[[Text, int, Namespace, Comm], Vocabulary]  # of at most this number of tokens
-Build = Callable[[int], nn.Module]  # for a vocabulary of this number of tokens
+Choose = Callable[[Text, int, Namespace, Comm], Vocabulary]  # makes a vocabulary of at most this number of tokens
+Build = Callable[[int], nn.Module]  # builds a model for a vocabulary of this number of tokens
 LSTM_BLOCK, LSTM_WORDS = 70, 33_278  # bptt, and the vocabulary of WikiText-2
 LSTM_SETTINGS = {
     # Ours

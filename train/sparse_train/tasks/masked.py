@@ -22,7 +22,7 @@ from sparse_train.data.vocabulary import WordPiece
 from sparse_train.tasks.task import MAX_LOSS, Sums, sums
 
 CHOSEN = 0.15  # share of the pieces of a text that are to be predicted; at least one
-MASKED, REPLACED = 0.8, 0.1  # of these are masked, and replaced by any piece; the rest stay as they are
+MASKED, REPLACED = 0.8, 0.1  # shares of these that are masked, and replaced by any piece; the rest stay as they are
 FRAME = 3  # special tokens around and between the two halves
 TEST_BATCH = 32  # sequences evaluated at once; bounds memory only
 TEST = 2**32 - 1  # stands in place of a seed where test texts are masked
@@ -32,7 +32,7 @@ class Example(NamedTuple):
     tokens: np.ndarray  # (T,) int64
     halves: np.ndarray  # (T,) int64: 0 up to the first [SEP], 1 after it
     targets: np.ndarray  # (T,) int64: the original token where it is to be predicted, -1 elsewhere
-    other: bool  # whether the second half is from another document
+    other: bool  # True: the second half is from another document
 
 
 class Masked(NamedTuple):
@@ -50,7 +50,7 @@ class Examples:
     Args:
         corpus: runs of at most ``length`` less `FRAME` pieces.
         wordpiece: numbers their pieces.
-        length: of a batch, in tokens.
+        length: tokens in a batch's sequence.
     """
 
     def __init__(self, corpus: Corpus, wordpiece: WordPiece, length: int) -> None:
@@ -107,7 +107,7 @@ class Pretraining:
 
     Args:
         model: a ``BertForPreTraining``.
-        examples: of the whole corpus, the same on all ranks.
+        examples: examples of the whole corpus, the same on all ranks.
 
     Raises ValueError: fewer than 2 sequences a rank.
     """

@@ -58,7 +58,7 @@ def errors(said: str, recognised: str) -> Errors:
 
 
 def distance(first: Sequence[str], second: Sequence[str]) -> int:
-    row = list(range(len(second) + 1))  # from the first i of one to the first j of the other
+    row = list(range(len(second) + 1))  # distances from the first i of one to the first j of the other
     for i, mine in enumerate(first, 1):
         diagonal, row[0] = row[0], i
         for j, other in enumerate(second, 1):
@@ -83,7 +83,7 @@ class SpeechTask:
     Args:
         model: see `SpeechLSTM`.
         speech: the whole data set, the same on all ranks.
-        seed: of the order; the same on all ranks.
+        seed: seed of the order; the same on all ranks.
     """
 
     items = "clips"

@@ -51,9 +51,9 @@ class Windows:
     """All windows of some questions, in the order of these.
 
     Args:
-        questions: at least one.
+        questions: one question at least.
         wordpiece: cuts them into pieces.
-        length: of a window, in tokens.
+        length: tokens in a window.
         stride: pieces from the beginning of a window to the next one's.
         asked: pieces of a question at most; a longer one is cut off.
 
@@ -124,7 +124,7 @@ class Windows:
             return -np.inf, ""
         inside = slice(before, before + len(spans))
         sums = starts[inside, None] + ends[None, inside]
-        length = np.arange(len(spans)) - np.arange(len(spans))[:, None]  # of a span, less one
+        length = np.arange(len(spans)) - np.arange(len(spans))[:, None]  # length of a span, less one
         start, end = divmod(
             int(np.where((length >= 0) & (length < MAX_ANSWER_TOKENS), sums, -np.inf).argmax()), len(spans)
         )

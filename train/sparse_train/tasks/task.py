@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparse_train.data.share import Share
 
 M = TypeVar("M", bound=nn.Module)
-MAX_LOSS = 700  # in nats; the exponential of more is no float64
+MAX_LOSS = 700  # nats; the exponential of more is no float64
 Sums = Tensor  # (any,) float64 on the model's device: over items, for all batches and ranks; first, their number
 
 
@@ -38,8 +38,8 @@ class Task(Protocol):
     """A model and the data it learns from, on one rank."""
 
     model: nn.Module
-    steps: int  # of a training epoch, the same on all ranks
-    share: Share  # of the samples, this rank's
+    steps: int  # steps of a training epoch, the same on all ranks
+    share: Share  # this rank's share of the samples
     items: str  # the noun that throughput counts: "images", "tokens", "clips"
     headline: str  # the most important score: "accuracy", "perplexity", "wer", "f1"
     # A digest of the data, or a vocabulary, if the model's shape does not tell it; else "". A task does not resume from
@@ -66,8 +66,8 @@ class OnDevice:
     """A `Task` on a device. All else is as the task has it.
 
     Args:
-        task: whose model is moved.
-        device: where to.
+        task: holds the model to move.
+        device: the model's new device.
         precision: ``"float32"``, or ``"bf16"``: torch's autocast, with weights and gradients in float32.
     """
 

@@ -30,7 +30,7 @@ FIXED = (
     *("momentum_by", "seed", "bucket_mb", "local_steps"),
 )
 HARMLESS = (  # options that may change without a message: folders, the end of a run, output
-    "plan",  # whose content is compared
+    "plan",  # the plan's content is compared
     *("data_dir", "threads", "max_steps", "check_every", "watch_every", "out", "log_every", "plot", "timeline"),
     *("progress", "checkpoint_every", "checkpoint_dir", "keep", "resume", "elastic", "copy_every", "min_ranks"),
     "spares",
@@ -49,7 +49,7 @@ def identity_of(program: str, args: Namespace, task: Task) -> dict[str, Any]:
         "program": program,
         "model": f"{type(task.model).__name__} of {size} parameters, {sha256(repr(tensors).encode()).hexdigest()[:8]}",
         "data fingerprint": task.fingerprint,
-        "plan": plan,  # before the algorithm, which is no option of a planned run
+        "plan": plan,  # stands before the algorithm, which is no option of a planned run
         **{name: getattr(args, name) for name in FIXED},
         "k" if args.k else "density": args.k or args.density,
         "momentum of dgc": args.correction,
@@ -83,7 +83,7 @@ class State(NamedTuple):
     """The state of a run; on the same number of ranks it goes on to the same bits."""
 
     shared: dict[str, Any]  # the same on all ranks: types that torch.save takes and torch.load gives with weights_only
-    own: dict[str, Any]  # of this rank: see `sparse_mpi.checkpoint.trees`
+    own: dict[str, Any]  # this rank's state, see `sparse_mpi.checkpoint.trees`
 
 
 class Found(NamedTuple):
@@ -91,8 +91,8 @@ class Found(NamedTuple):
     step: int
     identity: dict[str, Any]
     shared: dict[str, Any]  # see `State`
-    own: list[dict[str, Any]]  # of the old ranks that this one goes on for
-    ranks: int  # that wrote it
+    own: list[dict[str, Any]]  # states of the old ranks that this one goes on for
+    ranks: int  # number of ranks that wrote it
 
 
 class Checkpoints:

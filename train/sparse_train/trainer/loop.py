@@ -37,8 +37,8 @@ class Training:
         task: the model and its data; the weights are rank 0's from here on.
         optimizer: a `DistributedOptimizer` over the model's parameters, or with ``local`` a plain one.
         args: see `arguments.parse`.
-        comm: between the replicas.
-        metrics: where records go.
+        comm: communicator of the replicas.
+        metrics: takes the records.
         planning: its plan goes into checkpoints.
         checkpoints: writes them; None writes none.
         local: exchanges parameters instead of gradients.
@@ -63,9 +63,9 @@ class Training:
         self.progress = Progress()
         self.durations: list[float] = []  # seconds of each step with these reducers
         self.recorder = Recorder(self.reduction, args.timeline) if args.timeline else None
-        self.clock = self.recorder.clock if self.recorder is not None else time.perf_counter  # of a step's phases
+        self.clock = self.recorder.clock if self.recorder is not None else time.perf_counter  # clock of a step's phases
         self.journal = Journal(task, args, comm, metrics, int(self.limit))
-        self.ranks = task.share.ranks  # at the start: a step has the samples of this number of ranks
+        self.ranks = task.share.ranks  # ranks at the start: a step has the samples of this number of ranks
         state = task, self.taking, comm, planning, self.journal, self.progress
         self.resumption = Resumption(*state)
         self.survivors = Survivors(
@@ -99,7 +99,7 @@ class Training:
             while self.progress.steps < self.limit or not self.progress.recorded:
                 epoch, first = divmod(self.progress.steps, self.task.steps)
                 self._epoch(epoch, first)
-                self._flush(epoch)  # by now at the latest: a resumed run may have nothing left to train
+                self._flush(epoch)  # the latest time: a resumed run may have nothing left to train
                 with self.taking.global_parameters():
                     self.progress.scores = evaluate(self.task, self.comm)
                 self.journal.epoch(self._now(epoch), self.progress.meter, self.progress.seconds, self.progress.scores)
@@ -146,7 +146,7 @@ class Training:
                 self.journal.watch(self._now(epoch), self.reduction.quality)
             self.journal.step(self._now(epoch), step, self.progress.meter, self.progress.seconds)
             self._flush(epoch)
-            if self.progress.steps % self.task.steps:  # at the end of an epoch the test comes first
+            if self.progress.steps % self.task.steps:  # the test comes first at the end of an epoch
                 self._save()
 
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[int, Any]]:

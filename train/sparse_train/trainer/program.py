@@ -46,13 +46,13 @@ class Program:
     """A training program: its task and its settings.
 
     Args:
-        name: for the folder of results.
-        description: for --help: its purpose, then a few command lines.
+        name: name of the folder of results.
+        description: text for --help: its purpose, then a few command lines.
         make: the task of this rank, with a model from `seeded`. OSError, ValueError or ImportError on any rank ends
             the job on all of them with a line from each; it communicates only after `job.agreed`, where all ranks are
             sure to go on.
-        settings: by data set; the first is the default.
-        folders: of each data set unless --data-dir is given.
+        settings: settings by data set; the first is the default.
+        folders: folder of each data set unless --data-dir is given.
         tiny: the settings of --tiny; ``make`` reads ``args.tiny`` and builds a small model.
         extend: adds the program's own options.
         check: raises ValueError for options that do not go together; the text begins with the name of one.
@@ -172,8 +172,8 @@ class ByTask:
     """A choice of programs with the interface of `Program`, by ``--task`` or else by the data set of ``--data``.
 
     Args:
-        programs: by task; the first is the default. No two have a data set in common.
-        text: for --help, on the tasks.
+        programs: programs by task; the first is the default. No two have a data set in common.
+        text: text for --help, on the tasks.
     """
 
     def __init__(self, programs: Mapping[str, Program], text: str) -> None:

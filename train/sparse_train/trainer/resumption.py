@@ -26,10 +26,10 @@ from sparse_train.trainer.survivors import Survivors
 class Progress:
     steps: int = 0
     meter: Meter = field(default_factory=Meter)  # this rank's work in the running epoch
-    seconds: float = 0.0  # that it took
-    recorded: bool = True  # whether there is nothing in them yet
+    seconds: float = 0.0  # time that it took
+    recorded: bool = True  # True: there is nothing in them yet
     flushed: int = 0  # the step after which all residuals were sent
-    scores: dict[str, float] = field(default_factory=dict)  # of the last epoch
+    scores: dict[str, float] = field(default_factory=dict)  # scores of the last epoch
 
 
 @dataclass

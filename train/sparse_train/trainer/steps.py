@@ -87,7 +87,7 @@ class LocalSteps:
 
     def __init__(self, task: Task, optimizer: Any, args: Namespace, reduction: DiLoCo) -> None:
         self.optimizer, self.optimizers = optimizer, (optimizer, reduction.outer)
-        self.reduction: Any = reduction  # where spares may join, it is a `GradientReduction`
+        self.reduction: Any = reduction  # a `GradientReduction` where spares may join
         self._task, self._clip_norm, self._flush = task, args.clip_norm, args.flush
 
     @property

@@ -74,7 +74,7 @@ class Survivors:
     """The remaining ranks of a run, and their samples.
 
     Args:
-        comm: between the replicas; only with a team some can be lost.
+        comm: communicator of the replicas; only with a team some can be lost.
         least: the fewest ranks with which to go on.
         metrics: gets a record of each loss.
         give: returns the state for a spare that trains here from now on.
@@ -83,7 +83,7 @@ class Survivors:
     def __init__(self, comm: Comm, share: Share, least: int, metrics: Metrics, give: Callable[[], bytes]) -> None:
         self._team, self._share, self._least, self._metrics = team_of(comm), share, least, metrics
         self._give = give
-        self._ranks = list(range(share.ranks))  # that samples are dealt to, by their numbers at the start
+        self._ranks = list(range(share.ranks))  # numbers at the start of the ranks that samples are dealt to
         self._recruits = 0  # spares that samples were dealt to
         self._epoch = 0
         self._began: dict[int, int] = {}  # steps of this epoch, and how many transactions were complete before each
