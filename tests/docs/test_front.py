@@ -30,6 +30,12 @@ def test_a_sentence_is_of_a_record_of_the_last_minor_release(sentence):
     assert current(sentence.record), f"{sentence.record} is older than {LAST}: measure it anew"
 
 
+def test_the_readme_names_the_processor_of_its_records():
+    page = (ROOT / "README.md").read_text()
+    records = [json.loads((ROOT / of).read_text()) for of in {sentence.record for sentence in front.SENTENCES}]
+    assert all(f"{of['cpus']} x {of['cpu']}" in page for of in (record.get("made", record) for record in records))
+
+
 @pytest.mark.parametrize("name", front.PAGES)
 def test_figures_are_of_records_of_the_last_minor_release(name):
     commands = json.loads((ROOT / "runs" / "figures.json").read_text())
@@ -41,7 +47,7 @@ def test_figures_are_of_records_of_the_last_minor_release(name):
 # Numbers that nothing measured: versions, sizes of the data, of jobs and of examples, and sections of links
 GIVEN = re.compile(
     r"`[^`]+`|version [\w.]+|bfloat16|1 % of (?:the|its) entries|Python >= [\d.]+|GPT-2|SC'19|HPDC'24|VGG-16|ResNet-\d+"
-    r"|H\d00|\(\S+\)"
+    r"|H\d00|\d x AMD EPYC|\(\S+\)"
     r"|\d+ (?:ranks|hosts|steps|lines|seeds|epochs)|[\d.]+ million \w+|[\d.]+ [MG]bit/s"
 )
 
