@@ -48,6 +48,20 @@ def test_ranks_end_with_one_model(script):
     assert float(re.search(r"accuracy ([\d.]+)", lines[0])[1]) > 0.8
 
 
+TRACKERS = {"tensorboard": "events.*", "wandb": "wandb/offline-run-*", "mlflow": "mlflow.db"}
+
+
+@needs_mpi
+@pytest.mark.jobs
+@pytest.mark.full("a tracker is a line of the script")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_trackers_have_the_reports(name, tmp_path):
+    pytest.importorskip(name)
+    done = launch(2, str(ROOT / "examples" / "trackers.py"), name, str(tmp_path))
+    assert done.returncode == 0 and "MB in the last step" in done.stdout, done.stderr
+    assert list(tmp_path.glob(TRACKERS[name])), list(tmp_path.rglob("*"))
+
+
 # The package that an example needs besides torch, and what a step without the hook would send
 FRAMEWORKS = {
     "torchrun": ("torch", 76_840),

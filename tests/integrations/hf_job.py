@@ -16,7 +16,7 @@ import forked  # it lies beside this script
 import torch
 import torch.distributed as dist
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 from sparse_mpi.integrations.hf import SparseCallback
 
@@ -49,12 +49,22 @@ def arguments(folder: Path, **more: object) -> TrainingArguments:
     )
 
 
+class Tracker(TrainerCallback):
+    """What a tracker is told that stands behind our callback."""
+
+    def __init__(self) -> None:
+        self.told: list[set[str]] = []
+
+    def on_log(self, *_: object, logs: dict, **__: object) -> None:
+        self.told.append(set(logs))
+
+
 def trainer_of(model: nn.Module, args: TrainingArguments) -> tuple[Trainer, SparseCallback]:
     draw = torch.Generator().manual_seed(1)
     words = torch.randint(11, (128, 8), generator=draw)
     data = [{"input_ids": row, "labels": row} for row in words]
     callback = SparseCallback(density=0.1)
-    return Trainer(model, args, train_dataset=data, callbacks=[callback]), callback
+    return Trainer(model, args, train_dataset=data, callbacks=[callback, Tracker()]), callback
 
 
 def seen(trainer: Trainer, callback: SparseCallback) -> dict:
@@ -65,6 +75,7 @@ def seen(trainer: Trainer, callback: SparseCallback) -> dict:
         "residual": left,
         "logs": [log for log in trainer.state.log_history if "loss" in log],
         "steps": callback.state.steps,
+        "tracked": next(one for one in trainer.callback_handler.callbacks if isinstance(one, Tracker)).told,
     }
 
 

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from lightning import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,7 +40,9 @@ class Small(LightningModule):
 
     def on_train_batch_end(self, *_):
         state = getattr(self.trainer.strategy, "sparse_state", None)
-        self.sent += [state.report.traffic.sent] if state is not None else []
+        if state is not None:
+            self.sent.append(state.report.traffic.sent)
+            self.log_dict(state.report.scalars())
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -54,7 +57,8 @@ def fit(folder: Path, epochs: int, strategy: DDPStrategy, start: Path | None = N
         accelerator="cpu",
         devices=2,
         max_epochs=epochs,
-        logger=False,
+        logger=CSVLogger(folder.with_name(f"{folder.name} csv")),
+        log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,
         gradient_clip_val=0.5,
@@ -69,7 +73,8 @@ def sparse(folder: Path, epochs: int, start: Path | None = None) -> dict:
     strategy = SparseDDPStrategy(density=0.1)
     saw = fit(folder, epochs, strategy, start)
     left = torch.cat([torch.from_numpy(x) for x in strategy.sparse_state.residuals().values()])
-    return saw | {"residual": left, "files": sorted(file.name for file in folder.iterdir())}
+    logged = [file.read_text().split("\n") for file in folder.parent.glob(f"{folder.name} csv/*/*/metrics.csv")]
+    return saw | {"logged": logged, "residual": left, "files": sorted(file.name for file in folder.iterdir())}
 
 
 def by_lightnings_own(folder: Path) -> dict:

@@ -34,6 +34,7 @@ def test_logs_have_the_bytes_of_a_step(saved):
         _, dense, *sparse = [log["sparse_bytes"] for log in rank["logs"]]
         assert dense > 4 * len(rank["weights"]) and len(sparse) == 4 and 0 < min(sparse) and max(sparse) < dense / 10
         assert rank["steps"] == 6 and rank["residual"].any()
+        assert all("sparse_bytes" in told for told in rank["tracked"] if "loss" in told) and len(rank["tracked"]) >= 6
 
 
 @pytest.mark.jobs

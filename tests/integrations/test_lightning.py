@@ -29,6 +29,11 @@ def test_steps_are_dense_at_first_and_then_sparse(saved):
         assert len(sparse) == 10 and min(dense) > 4 * 250 and 0 < max(sparse) < min(dense) / 10
 
 
+def test_its_logger_has_the_reports(saved):
+    ((names, *rows),) = saved["straight"][0]["logged"]
+    assert {"mb_sent", "total", "exchange_seconds"} <= set(names.split(",")) and len(rows) >= 12
+
+
 def test_a_fit_that_resumes_goes_on_to_the_same_bits(saved):
     for straight, resumed in zip(saved["straight"], saved["resumed"], strict=True):
         assert straight["sent"][6:] == resumed["sent"] and straight["residual"].any()
