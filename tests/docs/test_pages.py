@@ -110,7 +110,10 @@ def test_calls_are_found_of_all_that_has_options():
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
-def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_there):
+def test_commands_have_the_options_shown(call, capsys, monkeypatch, files_are_there, tmp_path):
+    for block in PAGES["docs/tutorials/own-algorithm.md"].files():  # modules that commands name
+        (tmp_path / block.saved).write_text(block.code)
+    monkeypatch.syspath_prepend(tmp_path)
     status = help_of(call[0], [*call[1:]], monkeypatch)
     said = capsys.readouterr()
     assert status == 0 and "usage:" in said.out, said.err

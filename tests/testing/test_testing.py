@@ -51,6 +51,7 @@ CONSUMED = "super().consume(sent, total, ranks)"
 PACKED = "return super().pack(coarse(vector), counts, regions)"
 OVERTAKEN = "ARRIVED[-comm.size :] if comm.job.concurrent else range(comm.size)\n"
 EARLY = "if not chosen.nnz:\n            return Reduction(chosen, chosen), state\n        #"
+NUMBERS = "kept[vector.values != vector.values] = 1 << 4 * bits.itemsize"  # in place of NaN
 WRONG = [  # in whose file, which line becomes which, the law, and what came
     ("Stripes", SENT, "return Reduction(take(total, slice(1, None)),", "law 2", "at 1 of 1000 elements"),
     ("Stripes", "range(comm.size)\n", OVERTAKEN, "independence of the order", "others on rank"),
@@ -66,6 +67,7 @@ WRONG = [  # in whose file, which line becomes which, the law, and what came
     ("Sorted", "-magnitudes", "np.random.random(len(x))", "a selection that depends", ""),
     ("Coarse", PACKED, f"{PACKED}._replace(vector=vector)", "the way there and back", "Sparse"),
     ("Coarse", "lossless: ClassVar[bool] = False", "", "the way there and back", ""),
+    ("Coarse", "    return vector._", f"    {NUMBERS}\n    return vector._", "the way there and back", r"\["),
     ("Plain", CONSUMED, f"{CONSUMED}\n        self.residual[:3] = 0", "law 2", ""),
     ("Threads", "concatenate(parts), np", "concatenate(parts[::-1]), np", "all", "array"),
     ("Threads", "gathered.max(axis=0)", "gathered.min(axis=0)", "allreduce", "array"),
