@@ -6,6 +6,7 @@ import argparse
 from inspect import signature
 from typing import Any
 
+from sparse_mpi.checks import loaded
 from sparse_mpi.cli import options, records, values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.values import refusing
@@ -29,7 +30,11 @@ Is the answer good? Fit to what was measured on your machines (the package spars
   python -m sparse_mpi predict advise --model vgg16 --ranks 8 --rate 300mbit --from fit.json
 """
 ADVISE = (
-    option("--model", "in place of --n", choices=list(MODELS)),
+    option(
+        "--model NAME",
+        f"in place of --n: {', '.join(MODELS)}, or module:Name, what makes a torch module, for its tensors",
+        values.where(str, lambda name: ":" in name or name in MODELS, "a known model or module:Name", "gpt2"),
+    ),
     option("--optimizer", "that trains it (default: sgd for images, adamw for language)", choices=list(OPTIMIZERS)),
     count("--n", 14_728_266, "elements of the gradient (default: 14728266, VGG-16)"),
     option("--ranks P", "ranks, each with a link of its own", values.integer(1, MAX_RANKS), 8),
@@ -90,12 +95,26 @@ def add_parser(commands: Any) -> None:
     question.set_defaults(run=_advise)
 
 
+def made(name: str) -> object:
+    """Return the torch module that ``module:Name`` is, or makes. Raises ValueError: it is none."""
+    found = loaded("model", name)
+    if isinstance(found, type) or not hasattr(found, "parameters"):
+        try:
+            found = found()  # type: ignore[operator]
+        except Exception as problem:
+            raise ValueError(
+                f"model must be, or make without arguments, a torch module, got {name}: {problem}"
+            ) from None
+    return found
+
+
 def _advise(args: argparse.Namespace) -> int:
     with refusing("--from: "):
         fit = fitted.read(args.fit) if args.fit else None
     given = {name: getattr(args, name) for name in signature(questions.advise).parameters if name != "model"}
     with refusing("--"):
-        answer = questions.advise(args.model or args.n, **given | {"fit": fit})
+        model = made(args.model) if args.model and ":" in args.model else args.model or args.n
+        answer = questions.advise(model, **given | {"fit": fit})
     print(answer)
     if args.json:
         records.write(args.json, {"options": records.options(args), **records.provenance(), **answer.record()})

@@ -131,6 +131,8 @@ COMBINATIONS = {
     "bench sparse --fill-in 2 2": "must have different names, got fill-in 2 twice",
     "bench steps --algorithms dense --wires packed": "--wires must be accepted by one of dense",
     "bench steps --model vgg16 --n 3": "argument --n: not allowed with argument --model",
+    "predict advise --model gtp2 --rate 1gbit": "--model: must be a known model or module:Name, got gtp2",
+    "predict advise --model json:dumps --rate 1gbit": "--model must be, or make without arguments, a torch module",
     "predict advise --ranks 8": "the following arguments are required: --rate",
     "run nowhere.py": "there is no program nowhere.py",
     "run -n 2 python x.py --steps 3": "there is no program python; name the file alone: x.py --steps 3",

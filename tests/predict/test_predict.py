@@ -74,6 +74,29 @@ def test_from_python_the_answers_are_the_same():
     assert sparse_mpi.predict.advise is advise
 
 
+def test_a_model_of_a_module_has_its_own_tensors(tmp_path, monkeypatch, capsys):
+    (tmp_path / "of_a_reader.py").write_text("import torch\ndef net(): return torch.nn.Linear(300, 20)\nMADE = net()\n")
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for name in ("net", "MADE"):
+        words = [
+            "predict",
+            "advise",
+            "--model",
+            f"of_a_reader:{name}",
+            "--rate",
+            "1mbit",
+            "--on",
+            "cpu",
+            "--json",
+            "a.json",
+        ]
+        assert main(words) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and "(6,020 elements)" in said[0] and "powersgd:rank=4" in said[0]
+    assert json.loads((tmp_path / "a.json").read_text())["options"]["model"] == "of_a_reader:MADE"
+
+
 def test_low_rank_ways_send_the_factors_of_the_shapes_that_are_named():
     """By hand: a matrix of 1,000 rows and 1,999 columns, and the bias, which is dense."""
     model = torch.nn.Linear(1999, 1000)
