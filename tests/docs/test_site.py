@@ -14,6 +14,7 @@ from .conftest import build
 PUBLIC = ".algorithms .checkpoint .comm .ddp .fsdp .fault_tolerance .feedback .collectives .optim .select .wire"
 PUBLIC = [*PUBLIC.split(), ".testing"]
 TABLES = {"ALGORITHMS", "CASES", "FEEDBACKS", "SELECTORS", "WIRES", "Average", "Sum", "Counts"}  # described in words
+GROUP = r"(?ms)^## (.*?)$(.*?)(?=^## |\Z)"  # of guides, in the index
 
 
 @pytest.mark.full("builds the whole site, 20 s")
@@ -38,6 +39,11 @@ def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(si
     pages, titles = zip(*listed, strict=True)
     assert len(pages) == len(set(pages)) == len(list((ROOT / "docs").rglob("*.md"))) - 1
     assert len(set(titles)) == len(titles) and max(map(len, titles)) < 50, titles
+
+    guides = (ROOT / "docs/guides/index.md").read_text()
+    groups = {title: re.findall(r"\]\((.*?)\.md\)", text) for title, text in re.findall(GROUP, guides)}
+    captions = re.findall(r'<span class="caption-text">(.*?)</span></p>\s*<ul>(.*?)</ul>', tree, re.DOTALL)
+    assert {title: re.findall(r'href="guides/(.*?)\.html"', text) for title, text in captions} == groups
 
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]+)"', (site / "search.html").read_text())
     assert "searchindex.js" in loaded and not [source for source in loaded if "//" in source]
