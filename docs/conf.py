@@ -22,7 +22,13 @@ author = "the sparse_mpi developers"
 copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 nitpicky = True
 # No network, and so no inventories: names of NumPy, torch and Python lead nowhere
 # Neither do type variables, and what the library keeps to itself
@@ -69,6 +75,9 @@ html_theme_options = {
         "added-behind": "#12301b",
     },
 }
+copybutton_prompt_text = r"\+(?!\+)"  # from a diff, the new lines are copied
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"  # no output
 html_title = f"sparse_mpi {release}"
 html_show_sphinx = False
 html_copy_source = False
