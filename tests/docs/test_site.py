@@ -33,6 +33,8 @@ def test_the_site_has_all_pages_and_public_names_and_a_search_without_network(si
     hook = re.search(r'id="sparse_mpi.ddp.sparse_hook">(.*?)</dt>', torch, re.DOTALL)[1]
     words = "".join(re.sub("<[^>]*>", "", hook).split())
     assert "bucket:torch.distributed.GradBucket" in words and "Future[torch.Tensor]" in words
+    source = re.search(r'href="\.\./\.\./(_modules/[^"#]*)#([^"]*)"><span class="viewcode-link">', hook)
+    assert f'id="{source[2]}"' in (site / source[1]).read_text()
 
     tree = (site / "index.html").read_text().partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
     listed = re.findall(r'<a class="reference internal" href="([^"#]+)">(.*?)</a>', tree)
