@@ -117,7 +117,11 @@ class Browser:
         """Make the screen so many pixels wide, and "dark" or "light"; return what does not fit."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
-        return self.call("Runtime.evaluate", expression=LOOK, returnByValue=True)["result"]["value"]
+        return self.ask(LOOK)
+
+    def ask(self, expression: str) -> Any:
+        """Return the value of an expression of JavaScript."""
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
 
     def picture(self, file: Path) -> None:
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]

