@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """``python -m sparse_mpi`` and ``sparse-mpi``: the command line.
 
 A command is a module with ``add_parser``, which declares its options and the function that runs it. It is imported on
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 from signal import SIGPIPE
 
@@ -43,6 +45,11 @@ def parser(word: str | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     word = next(iter(sys.argv[1:] if argv is None else argv), None)
     known = parser(word)
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        with suppress(ImportError):
+            import argcomplete
+
+            argcomplete.autocomplete(known)
     if word in WORKBENCH and "bench" not in commands():
         known.error(f"{word} is of the package sparse_mpi_bench, {REMEDY}")
     args = known.parse_args(argv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -121,3 +122,17 @@ def test_a_long_help_is_shown_in_two_parts(capsys, monkeypatch):
             parser.parse_args([wrong])
     said = capsys.readouterr().err
     assert "did you mean --second?" in said and "--help-all shows all options" in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "not_offered"),
+    [("", "doctor", "--wire"), ("pre", "predict", "plan"), ("run --el", "--elastic", "--dry-run")],
+)
+def test_a_shell_is_told_what_may_follow(typed, offered, not_offered, tmp_path):
+    pytest.importorskip("argcomplete")
+    line, out = f"sparse-mpi {typed}", tmp_path / "offered"
+    shell = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(out)}
+    shell |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    subprocess.run([sys.executable, "-m", "sparse_mpi"], env=os.environ | shell, check=True, timeout=60)
+    words = [word.strip() for word in out.read_text().split("\n")]
+    assert offered in words and not_offered not in words, words
