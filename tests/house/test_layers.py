@@ -87,6 +87,7 @@ OUTSIDE = {
         "kernels.cuda.*": ANYWHERE,
     },
     "cupyx": {"arrays": INSIDE},
+    "argcomplete": {"__main__": INSIDE},
     "numba": {"kernels.cpu.*": ANYWHERE},
     "llvmlite": {"kernels.cpu.lanes": ANYWHERE},
     "psutil": {"cli.launch.*": ANYWHERE, "comm.job.process_liveness": INSIDE},
