@@ -17,7 +17,7 @@ from sparse_mpi.arrays import check_place, check_plain, describe, index_dtype, i
 from sparse_mpi.checks import converted
 from sparse_mpi.collectives import wide
 from sparse_mpi.collectives.entries import Entries, canonical
-from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, WIDE, encoded, ordered
+from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, WIDE, ordered
 from sparse_mpi.sparse import SparseVector
 
 KINDS = (
@@ -42,7 +42,7 @@ class InputAdapter:
     leave: Callable[[Entries], Any]  # makes a result of the same kind, whose keys are objects where they are strings
     plain: int | None = None  # 1 + the place in `PLAIN` of a dict's numbers; 0 if it has none; None of all else
     type: int = INTEGERS  # type of keys
-    strings: Any = ()  # the keys, distinct and in their order: bytes, or of pairs an array
+    strings: Any = ()  # the keys, distinct and in their order: a list, or of pairs an array
     word: int = 0  # this rank's fact for `leave`
     words: list[int] = field(default_factory=list)  # facts of all ranks, in their order, once exchanged
 
@@ -148,7 +148,7 @@ def _of_strings(keys: np.ndarray, values: np.ndarray, kind: int) -> InputAdapter
     def leave(result: Entries) -> tuple[np.ndarray, np.ndarray]:
         return np.array(result.keys.tolist(), keys.dtype.kind), result.values  # type as wide as the longest
 
-    strings, places = ordered(encoded(keys.tolist()))
+    strings, places = ordered(keys.tolist())
     adapter = checked(places, values, {"kind": "(keys, values)", "keys": NAMES[kind]}, leave)
     return replace(adapter, type=kind, strings=strings)
 
@@ -163,9 +163,9 @@ def _of_wide(keys: np.ndarray, values: np.ndarray) -> InputAdapter:
 
 
 def _of_dict(x: dict[Any, Any]) -> InputAdapter:
-    kind, strings = _type_of_keys(x), list[bytes]()
+    kind, strings = _type_of_keys(x), list[Any]()
     if kind in STRINGS:
-        strings, keys = ordered(encoded(x))
+        strings, keys = ordered([*x] if {*map(type, x)} <= {str, bytes} else [*map(_plain_string, x)])
     else:
         try:
             keys = np.fromiter(x, np.int64, len(x))
@@ -177,21 +177,29 @@ def _of_dict(x: dict[Any, Any]) -> InputAdapter:
     made = Counter if isinstance(x, Counter) else dict
 
     def leave(result: Entries) -> dict[Any, Any]:
-        return made(dict(zip(result.keys.tolist(), result.values.tolist(), strict=True)))
+        found: dict[Any, Any] = made()
+        dict.update(found, zip(result.keys.tolist(), result.values.tolist(), strict=True))  # a Counter's own would copy
+        return found
 
     plain = PLAIN.index(values.dtype) + 1 if x else 0
     return InputAdapter(keys, values, {"kind": made.__name__}, leave, plain, kind, strings)
 
 
 def _type_of_keys(x: dict[Any, Any]) -> int:
-    kinds = set()
-    for key in {type(key): key for key in x}.values():
-        if isinstance(key, bool) or not isinstance(key, (int, np.integer, str, bytes)):
+    types, kinds = {*map(type, x)}, set()
+    for one in types:
+        if one is bool or not issubclass(one, (int, np.integer, str, bytes)):
+            key = next(key for key in x if type(key) is one)
             raise TypeError(f"keys of x must be integers, str or bytes, got {key!r}; number them first")
-        kinds.add(STR if isinstance(key, str) else BYTES if isinstance(key, bytes) else INTEGERS)
+        kinds.add(STR if issubclass(one, str) else BYTES if issubclass(one, bytes) else INTEGERS)
     if len(kinds) > 1:
         raise TypeError(f"keys of x must be of one type, got {' and '.join(NAMES[kind] for kind in sorted(kinds))}")
     return kinds.pop() if kinds else UNKNOWN
+
+
+def _plain_string(key: str | bytes) -> str | bytes:
+    """Return a key of a class of its own, whose order may be another, as what it is."""
+    return str.__str__(key) if isinstance(key, str) else bytes.__getitem__(key, slice(None))
 
 
 def _of_scipy(x: Any, scipy: Any) -> InputAdapter:

@@ -23,7 +23,7 @@ from sparse_mpi.collectives.kinds import here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import WRAPPING, check_exact, may_wrap, named, operation
 from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, regions_of
-from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, encoded, ordered, type_of_all
+from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, ordered, type_of_all
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -73,13 +73,13 @@ def allreduce_init(
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
             of = named(op)
             ufunc = operation(of, number)
-            (mine, kind), strings = _vector(given_keys.read(), "keys"), list[bytes]()
+            (mine, kind), strings = _vector(given_keys.read(), "keys"), list[Any]()
             wanted, other = (mine, kind) if needed is None else _vector(asked.read(), "needed")
             if UNKNOWN not in (kind, other) and kind != other:
                 raise TypeError(f"needed must be {NAMES[kind]} as keys are, got {NAMES[other]}")
             kind = max(kind, other)
             if kind in STRINGS:
-                strings, places = ordered(encoded([*mine.tolist(), *wanted.tolist()]))
+                strings, places = ordered([*mine.tolist(), *wanted.tolist()])
                 mine, wanted = np.split(places, [len(mine)])
             if len(np.unique(mine)) != len(mine):
                 raise ValueError(f"keys must be distinct, got {len(mine)} with {len(np.unique(mine))} distinct ones")

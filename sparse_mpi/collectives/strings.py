@@ -1,12 +1,13 @@
 """Keys that are strings: their types, their order, and the messages in which they travel to a `Dictionary`.
 
-They are compared in full, never by a checksum, and travel as bytes: str as UTF-8, whose order is Python's.
+They are compared in full, never by a checksum. Messages have str as UTF-8, whose order is Python's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +20,20 @@ from sparse_mpi.kernels.base import MalformedMessage
 UNKNOWN, INTEGERS, STR, BYTES, WIDE = range(5)  # types of keys; a rank without keys may not know
 STRINGS = (STR, BYTES)
 NAMES = ("none", "integers", "str", "bytes", "pairs of integers")
-LONGEST = 64  # bytes of a string that a rank shows to all
-_HEAD = 9  # bytes of a message that say how many strings there are, and how wide their lengths
+LONGEST = 64  # characters of a string that a rank shows to all
+_HEAD = 9  # bytes of a message that say how many strings there are, and how wide their lengths; 0 if NUL parts them
 
 
-def encoded(keys: Iterable[str | bytes]) -> list[bytes]:
-    """Return strings, all of one type, as bytes; lone surrogates as in Python's "surrogatepass"."""
-    return [key if isinstance(key, bytes) else str.encode(key, "utf-8", "surrogatepass") for key in keys]
-
-
-def ordered(strings: list[bytes]) -> tuple[list[bytes], np.ndarray]:
+def ordered(strings: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
     """Return the distinct strings in their order, and the place of each of ``strings`` among them ``(m,)`` int64."""
-    distinct = sorted(set(strings))
-    place = dict(zip(distinct, range(len(distinct)), strict=True))
-    return distinct, np.fromiter(map(place.__getitem__, strings), np.int64, len(strings))
+    # One sort and no dictionary: of ascending runs, as messages have them, it is a merge.
+    order = np.array(sorted(range(len(strings)), key=strings.__getitem__), np.int64)
+    found = np.array(strings, object)[order]
+    first = np.ones(len(found), bool)
+    np.not_equal(found[1:], found[:-1], out=first[1:])
+    places = np.empty(len(found), np.int64)
+    places[order] = np.cumsum(first) - 1
+    return found[first].tolist(), places
 
 
 def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
@@ -46,40 +47,60 @@ def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
 class StringKeys(Keys):
     def __init__(self, kind: int) -> None:
         self._kind = kind
+        self._nothing: Any = "" if kind == STR else b""
+        self._nul: Any = "\0" if kind == STR else b"\0"
 
-    def sample(self, keys: Sequence[bytes], places: np.ndarray) -> list[bytes]:
+    def sample(self, keys: Sequence[Any], places: np.ndarray) -> list[Any]:
         return [keys[place][:LONGEST] for place in places.tolist()]
 
-    def packed(self, keys: Sequence[bytes]) -> np.ndarray:
-        # How many, the bytes of a length, the lengths, all strings; the message of none is empty
-        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-        if not len(lengths):
+    def packed(self, keys: Sequence[Any]) -> np.ndarray:
+        # How many, the bytes of a length, the lengths, all strings as one; the message of none is empty
+        if not len(keys):
             return np.empty(0, np.uint8)
-        kind = np.min_scalar_type(int(lengths.max()))
-        head = np.array([len(lengths)]).tobytes() + bytes([kind.itemsize])
-        return np.frombuffer(b"".join([head, lengths.astype(kind).tobytes(), *keys]), np.uint8)
+        text, width, lengths = self._nul.join(keys), 0, b""
+        if text.count(self._nul) != len(keys) - 1:  # lengths tell strings apart that have NUL themselves
+            sizes = np.fromiter(map(len, keys), np.int64, len(keys))
+            kind = np.min_scalar_type(int(sizes.max()))
+            text, width, lengths = self._nothing.join(keys), kind.itemsize, sizes.astype(kind).tobytes()
+        raw = text.encode("utf-8", "surrogatepass") if self._kind == STR else text
+        return np.frombuffer(b"".join([np.array([len(keys)]).tobytes(), bytes([width]), lengths, raw]), np.uint8)
 
-    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[list[bytes], np.ndarray]:
-        found, counts = list[bytes](), np.zeros(len(lengths), np.int64)
+    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[list[Any], np.ndarray]:
+        found, counts = list[Any](), np.zeros(len(lengths), np.int64)
         for number, (end, length) in enumerate(zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True)):
             message = buffer[end - length : end].tobytes()
             if not message:
                 continue
-            count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]
-            sizes = np.zeros(0, np.int64)
-            if width in (1, 2, 4, 8) and 0 < count <= (len(message) - _HEAD) // width:
-                sizes = np.frombuffer(message, f"u{width}", count, _HEAD).astype(np.int64)
-            if not len(sizes) or (sizes < 0).any() or sizes.sum() != len(message) - _HEAD - count * width:
-                problem = f"it tells of {count} strings in {len(message)} bytes"
-                raise MalformedMessage(number, len(lengths), problem)
-            ends = (np.cumsum(sizes) + _HEAD + count * width).tolist()
-            found += [message[start:end] for start, end in pairwise([_HEAD + count * width, *ends])]
-            counts[number] = count
+            came = self._strings(message)
+            if came is None:
+                raise MalformedMessage(number, len(lengths), f"its {len(message)} bytes are not the strings it tells of")
+            found += came
+            counts[number] = len(came)
         return found, counts
 
-    def distinct(self, keys: list[bytes]) -> tuple[list[bytes], np.ndarray]:
+    def distinct(self, keys: list[Any]) -> tuple[list[Any], np.ndarray]:
         return ordered(keys)
 
-    def shown(self, keys: list[bytes]) -> np.ndarray:
-        found = [key.decode("utf-8", "surrogatepass") for key in keys] if self._kind == STR else keys
-        return np.array(found, object)
+    def shown(self, keys: list[Any]) -> np.ndarray:
+        return np.array(keys, object)
+
+    def _strings(self, message: bytes) -> list[Any] | None:
+        """Return the strings of a message, None if it is damaged."""
+        if len(message) < _HEAD:
+            return None
+        count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]
+        if width not in (0, 1, 2, 4, 8) or not 0 < count <= len(message) or _HEAD + count * width > len(message):
+            return None
+        text: Any = message[_HEAD + count * width :]
+        if self._kind == STR:
+            try:
+                text = text.decode("utf-8", "surrogatepass")
+            except UnicodeDecodeError:
+                return None
+        if not width:
+            came = text.split(self._nul)
+            return came if len(came) == count else None
+        sizes = np.frombuffer(message, f"u{width}", count, _HEAD).astype(np.int64)
+        if ((sizes < 0) | (sizes > len(text))).any() or sizes.sum() != len(text):
+            return None
+        return [text[start:end] for start, end in pairwise([0, *np.cumsum(sizes).tolist()])]

@@ -108,7 +108,7 @@ def test_long_strings_and_their_bytes_are_counted():
 @pytest.mark.parametrize("prefix", ["", "x" * (LONGEST - 8)])
 def test_ranges_of_strings_are_even(prefix):
     def body(comm):
-        mine = [f"{prefix}{number:06}".encode() for number in range(comm.rank, 3000, 1 + comm.rank % 3)]
+        mine = [f"{prefix}{number:06}" for number in range(comm.rank, 3000, 1 + comm.rank % 3)]
         return len(Dictionary(mine, StringKeys(STR), comm)._own)
 
     assert max(World(7).run(body)) <= 1.3 * 3000 / 7
