@@ -163,15 +163,18 @@ def _of_wide(keys: np.ndarray, values: np.ndarray) -> InputAdapter:
 
 
 def _of_dict(x: dict[Any, Any]) -> InputAdapter:
-    kind, strings = _type_of_keys(x), list[Any]()
-    if kind in STRINGS:
-        strings, keys = ordered([*x] if {*map(type, x)} <= {str, bytes} else [*map(_plain_string, x)])
+    kind, strings, numbers = _type_of_keys(x), list[Any](), [*x.values()]
+    if kind in STRINGS and {*map(type, x)} <= {str, bytes}:
+        strings, keys = sorted(x), np.arange(len(x))
+        numbers = [*map(x.__getitem__, strings)]
+    elif kind in STRINGS:
+        strings, keys = ordered([*map(_plain_string, x)])
     else:
         try:
             keys = np.fromiter(x, np.int64, len(x))
         except OverflowError:
             raise ValueError("keys of x must be in [-2^63, 2^63); take (keys, values) with uint64 keys") from None
-    values = _numbers(list(x.values())) if x else np.empty(0, bool)
+    values = _numbers(numbers) if x else np.empty(0, bool)
     if values.dtype not in PLAIN or values.ndim != 1:
         raise TypeError(f"values of x must be Python's numbers below 2^63, got {describe(values)}")
     made = Counter if isinstance(x, Counter) else dict
