@@ -26,6 +26,7 @@ KINDS = (
 )
 SIGN = np.uint64(1 << 63)
 BLOCK = (1 << 31) - 1  # the most rows of a block
+TUPLES = "give repr(key) as the key, a str, of which ast.literal_eval makes the tuple again"
 NUMBERS = "bool, integers, floating-point or complex numbers"
 # The types of numbers in dicts, each of which holds all numbers of the types before
 PLAIN = (np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128))
@@ -75,7 +76,10 @@ def adapt(x: object) -> InputAdapter:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.layout in (torch.sparse_coo, torch.sparse_csr):
         return _of_torch(x, torch)
-    raise TypeError(f"x must be {KINDS}, got {describe(x)}; a dense array is for sparse_allreduce, or MPI's Allreduce")
+    remedy = "a dense array is for sparse_allreduce, or MPI's Allreduce"
+    if hasattr(x, "index") and hasattr(x, "to_numpy"):
+        remedy = "of a Series give (list(x.index), x.to_numpy())"
+    raise TypeError(f"x must be {KINDS}, got {describe(x)}; {remedy}")
 
 
 def integers(keys: object, what: str, expected: str = "integers") -> np.ndarray:
@@ -91,6 +95,9 @@ def integers(keys: object, what: str, expected: str = "integers") -> np.ndarray:
 
 def integers_or_strings(keys: Any, what: str) -> tuple[np.ndarray, int]:
     """Return keys as an array, and their type; raise TypeError unless they are a vector of integers or of strings."""
+    is_list = isinstance(keys, (list, tuple)) or (isinstance(keys, np.ndarray) and keys.dtype == object and keys.ndim)
+    if is_list and isinstance(first := next(iter(keys), None), tuple):
+        raise TypeError(f"{what} must be integers or strings, got the tuple {first!r:.80}; {TUPLES}")
     found = here(keys, what)
     kind = TYPES.get(found.dtype.kind, INTEGERS)
     if kind == INTEGERS or found.ndim != 1:
@@ -193,7 +200,8 @@ def _type_of_keys(x: dict[Any, Any]) -> int:
     for one in types:
         if one is bool or not issubclass(one, (int, np.integer, str, bytes)):
             key = next(key for key in x if type(key) is one)
-            raise TypeError(f"keys of x must be integers, str or bytes, got {key!r}; number them first")
+            remedy = TUPLES if isinstance(key, tuple) else "number them first"
+            raise TypeError(f"keys of x must be integers, str or bytes, got {key!r:.80}; {remedy}")
         kinds.add(STR if issubclass(one, str) else BYTES if issubclass(one, bytes) else INTEGERS)
     if len(kinds) > 1:
         raise TypeError(f"keys of x must be of one type, got {' and '.join(NAMES[kind] for kind in sorted(kinds))}")

@@ -34,7 +34,8 @@ def named(op: object) -> Any:
     return next((name for name, attribute in OF_MPI if op == getattr(MPI, attribute)), op)
 
 
-def operation(op: Any, dtype: np.dtype) -> np.ufunc:
+def operation(op: Any, dtype: np.dtype | None) -> np.ufunc:
+    """Return the ufunc of ``op``, tried on values of ``dtype`` unless that is None: not known yet."""
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
         raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")
@@ -43,7 +44,8 @@ def operation(op: Any, dtype: np.dtype) -> np.ufunc:
             f"op must be one of {', '.join(NAMED)}, or a NumPy ufunc of two arguments, got {op!r}; "
             "numba.vectorize with signatures makes one of a function"
         )
-    _try(found, op, dtype)
+    if dtype is not None:
+        _try(found, op, dtype)
     return found
 
 

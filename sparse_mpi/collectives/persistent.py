@@ -19,7 +19,7 @@ from sparse_mpi.checks import check_choice, converted
 from sparse_mpi.collectives.device import HostInput, to_host_input
 from sparse_mpi.collectives.dictionary import Dictionary
 from sparse_mpi.collectives.entries import Entries, Runs, canonical
-from sparse_mpi.collectives.kinds import here, integers_or_strings
+from sparse_mpi.collectives.kinds import NUMBERS, here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import WRAPPING, check_exact, may_wrap, named, operation
 from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, regions_of
@@ -37,7 +37,7 @@ def allreduce_init(
     op: str | np.ufunc = "sum",
     comm: Any = None,
     *,
-    dtype: Any = np.float64,
+    dtype: Any = None,
     shape: tuple[int, ...] = (),
     validate: str = ALWAYS,
 ) -> PersistentAllreduce:
@@ -50,7 +50,7 @@ def allreduce_init(
             any rank get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
         op: operation, see `allreduce`; values are combined in rank order.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-        dtype: type of the values.
+        dtype: type of the values; None: that of the first round, the same on all ranks.
         shape: shape of each value, () for numbers.
         validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
             has not; ``"first"`` only in the first round: later a rank with bad values raises alone, and others wait.
@@ -67,9 +67,11 @@ def allreduce_init(
     def work() -> PersistentAllreduce:
         agreement = same_on_all_ranks(transport, 1)
         with agreement as say:
-            number = converted("dtype", "a dtype of NumPy", np.dtype, dtype).newbyteorder("=")
+            number = (
+                None if dtype is None else converted("dtype", "a dtype of NumPy", np.dtype, dtype).newbyteorder("=")
+            )
             trailing = converted("shape", "whole numbers", lambda some: tuple(map(index, some)), shape)
-            if number.kind not in "biufc" or 0 in trailing:
+            if (number is not None and number.kind not in "biufc") or 0 in trailing:
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
             of = named(op)
             ufunc = operation(of, number)
@@ -90,7 +92,7 @@ def allreduce_init(
         if kind in STRINGS:
             numbers = Dictionary(strings, StringKeys(kind), transport).numbers
             mine, wanted = numbers[mine], numbers[wanted]
-        return PersistentAllreduce(mine, wanted, ufunc, Format(number, trailing, 0), transport, validate)
+        return PersistentAllreduce(mine, wanted, ufunc, number, trailing, transport, validate)
 
     return in_turn(transport, work)
 
@@ -99,10 +101,18 @@ class PersistentAllreduce:
     """A reusable request of `allreduce_init`; `found` ``(r,)`` is a mask of needed keys with a value."""
 
     def __init__(
-        self, keys: np.ndarray, needed: np.ndarray, op: np.ufunc, form: Format, comm: Comm, validate: str
+        self,
+        keys: np.ndarray,
+        needed: np.ndarray,
+        op: np.ufunc,
+        dtype: np.dtype | None,
+        shape: tuple[int, ...],
+        comm: Comm,
+        validate: str,
     ) -> None:
         self._validate, self._rounds = validate, 0
-        self._comm, self._op, self._dtype, self._shape = comm, op, form.dtype, form.shape
+        self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
+        self._origin = "its first values" if dtype is None else "allreduce_init's dtype"
         self._started: tuple[Handle[np.ndarray], HostInput] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
@@ -151,9 +161,13 @@ class PersistentAllreduce:
         if checked:
             with agreement as say:
                 say(memory=source.memory)
-                agreement.flag = self._op in WRAPPING and may_wrap(self._good(source.read()), self._op, self._comm.size)
+                first = self._good(source.read())
+                operation(self._op, first.dtype)
+                say(dtype=first.dtype)
+                agreement.flag = self._op in WRAPPING and may_wrap(first, self._op, self._comm.size)
         self._rounds += 1
         mine = self._good(source.read())
+        self._dtype = mine.dtype
         received = to_host(self._comm.alltoallv(mine[self._order], self._given, self._come)[0])
         results = self._runs.combined(received, self._op)
         with same_on_all_ranks(self._comm) if agreement.flag else nullcontext():
@@ -167,11 +181,17 @@ class PersistentAllreduce:
 
     def _good(self, values: object) -> np.ndarray:
         mine, expected = here(values, "values"), (len(self._order), *self._shape)
-        if mine.dtype.newbyteorder("=") != self._dtype:
-            raise TypeError(f"values must be {self._dtype}, as told to allreduce_init, got {mine.dtype}")
+        got = mine.dtype.newbyteorder("=")
+        if got.kind not in "biufc":
+            raise TypeError(f"values must be {NUMBERS}, got dtype {got}; convert them first")
+        if self._dtype is not None and got != self._dtype:
+            remedy = (
+                f"convert them with astype({str(self._dtype)!r}), or set up another request with dtype={str(got)!r}"
+            )
+            raise TypeError(f"values must be {self._dtype} as {self._origin}, got {got}; {remedy}")
         if mine.shape != expected:
             raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
-        return mine.astype(self._dtype, copy=False)
+        return mine.astype(got, copy=False)
 
 
 def _flags(keys: np.ndarray) -> Entries:

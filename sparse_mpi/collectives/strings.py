@@ -73,7 +73,9 @@ class StringKeys(Keys):
                 continue
             came = self._strings(message)
             if came is None:
-                raise MalformedMessage(number, len(lengths), f"its {len(message)} bytes are not the strings it tells of")
+                raise MalformedMessage(
+                    number, len(lengths), f"its {len(message)} bytes are not the strings it tells of"
+                )
             found += came
             counts[number] = len(came)
         return found, counts

@@ -13,11 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparse_mpi.arrays import describe
 from sparse_mpi.checks import meant
 from sparse_mpi.collectives.operations import check_exact, may_wrap
 
 KINDS = "a DataFrame of pandas or polars, or a Table of pyarrow"
+REMEDIES = (  # method of what is no frame, and what makes it one
+    ("reset_index", "frame.reset_index() makes a DataFrame of a Series and its index"),
+    ("to_frame", "frame.to_frame() makes a DataFrame of a Series"),
+    ("collect", "collect() makes a DataFrame of a lazy one"),
+    ("schema", "pyarrow.Table.from_batches([frame]) makes a Table of a RecordBatch"),
+)
 Names = list[Hashable]
 
 
@@ -66,7 +71,10 @@ def grouped(frame: object, by: object, values: object) -> Groups:
             return groups._replace(
                 facts={"frame": f"{name}.{type(frame).__qualname__}", "by": keys, "values": added} | facts
             )
-    raise TypeError(f"frame must be {KINDS}, got {describe(frame)}; collect() one that is lazy")
+    remedy = next(
+        (text for name, text in REMEDIES if hasattr(frame, name)), "pandas.DataFrame or pyarrow.table make one"
+    )
+    raise TypeError(f"frame must be {KINDS}, got {type(frame).__name__}; {remedy}")
 
 
 def _names(what: str, given: object, there: Names) -> Names:
@@ -146,8 +154,10 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
             raise _no_key(name, dtype)
         return Strings(codes, distinct.tolist())
 
-    if swapped := [name for name in by if isinstance(dtypes[name], np.dtype) and not dtypes[name].isnative]:
-        raise _no_key(swapped[0], dtypes[swapped[0]].str)
+    # pandas groups by no float16
+    strange = [name for name in by if (plain := _plain(dtypes[name])) == np.float16 or not plain.isnative]
+    if strange:
+        raise _no_key(strange[0], dtypes[strange[0]])
     part = summed(frame, values)
     sums = [part[name].to_numpy(_plain(part[name].dtype)) for name in values]
     sums = [column.astype(f"{column.dtype.kind}8") if column.dtype.kind in "iu" else column for column in sums]
@@ -245,7 +255,7 @@ def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> Groups:
     # Columns are named by their places, because Arrow derives the names of sums from them.
     places = [*map(str, range(len(by + values)))]
     keys, added, table = places[: len(by)], places[len(by) :], table.rename_columns(places)
-    numbers = (types.is_integer, types.is_floating, types.is_boolean)
+    numbers = (types.is_integer, types.is_float32, types.is_float64, types.is_boolean)  # Arrow adds up no halffloat
     _check_sums({name: frame[name].type for name in values}, lambda dtype: any(is_one(dtype) for is_one in numbers))
     there = np.logical_and.reduce([table[place].is_valid().to_numpy() for place in keys])
     wanted = [(place, what) for what in ("sum", "count") for place in added]
