@@ -76,14 +76,16 @@ def test_a_round_sends_values_alone_and_only_to_those_who_need_them():
 
 def test_bad_values_and_calls_are_refused_on_all_ranks():
     def body(comm):
-        request = collectives.allreduce_init(np.array([1, 2]), comm=comm)
+        request = collectives.allreduce_init(np.array([1, 2]), comm=comm, dtype=np.float64)
         with pytest.raises(RuntimeError, match="call start"):
             request.wait()
         request.start(np.ones(3 if comm.rank == 1 else 2))
         with pytest.raises(ValueError, match=r"values must have shape \(2,\), a value for each key, got \(3,\)"):
             request.wait()
         request.start(np.ones(2, np.float32 if comm.rank == 0 else np.float64))
-        with pytest.raises((TypeError, ValueError), match="values must be float64, as told to allreduce_init"):
+        with pytest.raises(
+            (TypeError, ValueError), match="must be float64 as allreduce_init's dtype, got float32; .*float64"
+        ):
             request.wait()
         request.start(np.ones(2))
         with pytest.raises(RuntimeError, match="call wait"):
@@ -91,6 +93,37 @@ def test_bad_values_and_calls_are_refused_on_all_ranks():
         assert request.wait().tolist() == [3, 3]
 
     World(3).run(body)
+
+
+@pytest.mark.parametrize("kind", ["f4", ">i8", "c8", "?"])
+def test_the_first_values_have_the_type(kind):
+    def body(comm):
+        request = collectives.allreduce_init(np.array([1, 2]), comm=comm)
+        with pytest.raises((TypeError, ValueError), match="values must be bool, integers.*got dtype <U1; convert"):
+            request.start(np.array(["a", "b"]) if comm.rank == 1 else np.ones(2))
+            request.wait()
+        with pytest.raises(ValueError, match="dtype=float32.*dtype=float64"):
+            request.start(np.ones(2, "f8" if comm.rank == 1 else "f4"))
+            request.wait()
+        for _ in range(2):  # a failed round has decided nothing
+            request.start(np.ones(2, kind))
+            found = request.wait()
+            assert found.dtype == np.dtype(kind).newbyteorder("=") and (found == (1 if kind == "?" else 3)).all()
+        with pytest.raises(TypeError, match="as its first values, got float64; convert them with astype"):
+            request.start(np.ones(2))
+            request.wait()
+
+    World(3).run(body)
+
+
+def test_an_operation_that_the_first_values_do_not_have():
+    def body(comm):
+        request = collectives.allreduce_init(np.array([1, 2]), op="and", comm=comm)
+        with pytest.raises(TypeError, match="op must combine values of float64"):
+            request.start(np.ones(2))
+            request.wait()
+
+    World(2).run(body)
 
 
 def test_after_the_first_round_agreement_may_be_spared():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections import Counter
 from itertools import chain
 from zlib import crc32
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from sparse_mpi import World, collectives
 from sparse_mpi.collectives.algorithms import ALGORITHMS
 from sparse_mpi.collectives.dictionary import Dictionary
-from sparse_mpi.collectives.strings import LONGEST, STR, StringKeys
+from sparse_mpi.collectives.strings import BYTES, LONGEST, STR, StringKeys
 
 WAYS = [*ALGORITHMS, "auto"]
 LETTERS = st.sampled_from("ab\0z\x7f\x80\u00e9\ud800\udc00\udfff\ue000\uffff\U0001f600")  # lone surrogates, too
@@ -142,6 +143,51 @@ def test_a_vocabulary_that_is_told_once(sets):
             assert request.found.tolist() == [key in total for key in rows]
 
     World(len(sets)).run(body)
+
+
+class Shout(str):
+    """A str that NumPy and sorting must take for what it is."""
+
+    def __lt__(self, other):
+        return str.__gt__(self, other)
+
+
+def test_strings_of_a_class_of_their_own_are_plain_in_the_result():
+    mine = [{Shout("a"): 1, np.str_("c"): 2}, {"b": 3, "a": 4}]
+    for found in World(2).run(lambda comm: collectives.allreduce(mine[comm.rank], comm=comm)):
+        assert [*found.items()] == [("a", 5), ("b", 3), ("c", 2)] and {*map(type, found)} == {str}
+
+
+@pytest.mark.parametrize("keys", [[], [""], ["", ""], ["a", "", "bc"], ["\0"], ["a\0", "\0b"], ["\ud800", "\udc00"]])
+@pytest.mark.parametrize("kind", [STR, BYTES])
+def test_messages_of_strings_with_and_without_nul(keys, kind):
+    keys = keys if kind == STR else [key.encode("utf-8", "surrogatepass") for key in keys]
+    packer = StringKeys(kind)
+    message = packer.packed(keys)
+    found, counts = packer.unpacked(np.tile(message, 2), np.array([len(message)] * 2))
+    assert found == 2 * keys and counts.tolist() == [len(keys)] * 2
+
+
+TUPLES = [("a", 1), ("b", 2)]
+OBJECTS = np.fromiter(TUPLES, object, 2)
+TUPLED = {
+    "a dict": lambda comm: collectives.allreduce(dict.fromkeys(TUPLES, 1), comm=comm),
+    "pairs": lambda comm: collectives.allreduce((TUPLES, np.ones(2)), comm=comm),
+    "unlike lengths": lambda comm: collectives.allreduce(([*TUPLES, ("c",)], np.ones(3)), comm=comm),
+    "an array": lambda comm: collectives.allreduce((OBJECTS, np.ones(2)), comm=comm),
+    "a vocabulary": lambda comm: collectives.allreduce_init(TUPLES, comm=comm),
+}
+
+
+@pytest.mark.parametrize("call", TUPLED)
+def test_tuples_are_refused_and_their_repr_is_taken(call):
+    def body(comm):
+        with pytest.raises(TypeError, match=r"^keys.* must be .*, got .*\('a', 1\); give repr\(key\).*literal_eval"):
+            TUPLED[call](comm)
+        sums = collectives.allreduce({repr(key): 1 for key in TUPLES[comm.rank :]}, comm=comm)
+        assert {literal_eval(key): value for key, value in sums.items()} == {("a", 1): 1, ("b", 2): 2}
+
+    World(2).run(body)
 
 
 def test_bad_vocabularies():

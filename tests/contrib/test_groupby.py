@@ -347,3 +347,64 @@ def test_sums_that_are_refused_are_named(kind):
     frame = pd.DataFrame({"k": [1, 2], "n": pd.Series(np.array([1, 2], kind))})
     with pytest.raises(TypeError, match="values must name columns of bool.*got 'n' of type "):
         grouped([frame, frame], "k", "n")
+
+
+def test_float16_is_added_up_as_in_one_process():
+    frame = pd.DataFrame({"k": [1, 2, 1, 3, 1], "n": np.array([1.5, 2, 3, 2048, 0.25], np.float16)})
+    as_pandas(frame, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "column", "text"),
+    [
+        (pd.DataFrame, "f2", "k", "by must name .*'k' of type float16"),
+        (pd.DataFrame, ">f8", "k", "by must name .*'k' of type >f8"),
+        (pd.DataFrame, ">f8", "n", "values must name .*'n' of type >f8"),
+        (pa.table, "f2", "k", "by must name .*'k' of type halffloat"),
+        (pa.table, "f2", "n", "values must name .*'n' of type halffloat"),
+    ],
+)
+def test_strange_floats_on_one_rank_are_named_on_all(make, kind, column, text):
+    plain = {"k": [1.0, 2.0], "n": [1.0, 2.0]}
+
+    def body(comm):
+        columns = plain | {column: np.array([1, 2], kind)} if comm.rank == 1 else plain
+        with pytest.raises((TypeError, ValueError), match=text):
+            sparse_mpi.contrib.groupby_sum(make(columns), "k", "n", comm)
+        return comm.traffic.sent
+
+    assert World(3).run(body) == [0] * 3
+
+
+SERIES = pd.Series([1, 2], pd.Index([1, 2], name="k"), name="n")
+NO_FRAMES = {
+    "a Series": (SERIES, r"got Series; frame.reset_index\(\)", SERIES.reset_index),
+    "a Series of polars": (pl.Series("n", [1, 2]), r"got Series; frame.to_frame\(\)", None),
+    "a batch": (
+        pa.record_batch({"k": [1, 2], "n": [1, 2]}),
+        "got RecordBatch; pyarrow.Table.from_batches",
+        lambda: pa.Table.from_batches([pa.record_batch({"k": [1, 2], "n": [1, 2]})]),
+    ),
+}
+
+
+@pytest.mark.parametrize("given", NO_FRAMES)
+def test_what_is_no_frame_is_named_and_its_remedy_works(given):
+    wrong, text, remedy = NO_FRAMES[given]
+
+    def body(comm):
+        with pytest.raises(TypeError, match=f"frame must be a DataFrame .*{text}"):
+            sparse_mpi.contrib.groupby_sum(wrong, "k", "n", comm)
+        if remedy is not None:
+            assert sparse_mpi.contrib.groupby_sum(remedy(), "k", "n", comm)["n"].to_numpy().tolist() == [2, 4]
+
+    World(2).run(body)
+
+
+def test_a_series_is_no_sparse_data_but_its_index_and_values_are():
+    series = pd.Series([1, 2], ["a", "b"])
+    with pytest.raises(TypeError, match=r"x must be .*; of a Series give \(list\(x.index\), x.to_numpy\(\)\)"):
+        World(1).run(lambda comm: sparse_mpi.allreduce(series, comm=comm))
+    pair = list(series.index), series.to_numpy()
+    keys, sums = World(2).run(lambda comm: sparse_mpi.allreduce(pair, comm=comm))[0]
+    assert keys.tolist() == ["a", "b"] and sums.tolist() == [2, 4]
