@@ -44,7 +44,8 @@ class Dictionary:
         self._comm, self._kind = comm, kind
         self.rank: int = comm.rank
         if comm.size <= TOGETHER:
-            came, counts = self._gathered(kind.packed(keys))
+            lengths = comm.allgather(np.array([len(message := kind.packed(keys))]), control=True)[:, 0]
+            came, counts = kind.unpacked(*comm.allgatherv(message, lengths))
             self._own, places = kind.distinct(came)
             self.numbers: np.ndarray = np.split(places, np.cumsum(counts))[comm.rank]
             return
@@ -72,10 +73,6 @@ class Dictionary:
         messages = [self._kind.packed(part) for part in parts]
         received = self._comm.alltoallv(np.concatenate(messages), np.array([*map(len, messages)]))
         return self._kind.unpacked(*received)
-
-    def _gathered(self, message: np.ndarray) -> tuple[Any, np.ndarray]:
-        lengths = self._comm.allgather(np.array([len(message)]), control=True)[:, 0]
-        return self._kind.unpacked(*self._comm.allgatherv(message, lengths))
 
     def _starts(self, keys: Any) -> list[int]:
         comm, kind = self._comm, self._kind

@@ -17,7 +17,7 @@ from sparse_mpi.arrays import check_place, check_plain, describe, index_dtype, i
 from sparse_mpi.checks import converted
 from sparse_mpi.collectives import wide
 from sparse_mpi.collectives.entries import Entries, canonical
-from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, WIDE, ordered
+from sparse_mpi.collectives.strings import BYTES, INTEGERS, NAMES, STR, STRINGS, UNKNOWN, WIDE, Text, ordered
 from sparse_mpi.sparse import SparseVector
 
 KINDS = (
@@ -170,7 +170,7 @@ def _of_wide(keys: np.ndarray, values: np.ndarray) -> InputAdapter:
 
 
 def _of_dict(x: dict[Any, Any]) -> InputAdapter:
-    kind, strings, numbers = _type_of_keys(x), list[Any](), [*x.values()]
+    kind, strings, numbers = _type_of_keys(x), list[Text](), [*x.values()]
     if kind in STRINGS and {*map(type, x)} <= {str, bytes}:
         strings, keys = sorted(x), np.arange(len(x))
         numbers = [*map(x.__getitem__, strings)]
@@ -187,7 +187,7 @@ def _of_dict(x: dict[Any, Any]) -> InputAdapter:
     made = Counter if isinstance(x, Counter) else dict
 
     def leave(result: Entries) -> dict[Any, Any]:
-        found: dict[Any, Any] = made()
+        found: Counter[Text] | dict[Text, Text] = made()
         dict.update(found, zip(result.keys.tolist(), result.values.tolist(), strict=True))  # a Counter's own would copy
         return found
 

@@ -23,7 +23,7 @@ from sparse_mpi.collectives.kinds import NUMBERS, here, integers_or_strings
 from sparse_mpi.collectives.messages import Format
 from sparse_mpi.collectives.operations import WRAPPING, check_exact, may_wrap, named, operation
 from sparse_mpi.collectives.ownership import SAMPLES, counts_by_region, regions_of
-from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, ordered, type_of_all
+from sparse_mpi.collectives.strings import NAMES, STRINGS, UNKNOWN, StringKeys, Text, ordered, type_of_all
 from sparse_mpi.comm import Comm, as_comm
 from sparse_mpi.comm.background import Handle, in_turn, progress_thread_of
 from sparse_mpi.comm.consistency import same_on_all_ranks
@@ -75,7 +75,7 @@ def allreduce_init(
                 raise TypeError(f"dtype must be of numbers, and shape of at least one, got {number} and {trailing}")
             of = named(op)
             ufunc = operation(of, number)
-            (mine, kind), strings = _vector(given_keys.read(), "keys"), list[Any]()
+            (mine, kind), strings = _vector(given_keys.read(), "keys"), list[Text]()
             wanted, other = (mine, kind) if needed is None else _vector(asked.read(), "needed")
             if UNKNOWN not in (kind, other) and kind != other:
                 raise TypeError(f"needed must be {NAMES[kind]} as keys are, got {NAMES[other]}")
@@ -112,7 +112,7 @@ class PersistentAllreduce:
     ) -> None:
         self._validate, self._rounds = validate, 0
         self._comm, self._op, self._dtype, self._shape = comm, op, dtype, shape
-        self._origin = "its first values" if dtype is None else "allreduce_init's dtype"
+        self._origin = "in the first round" if dtype is None else "dtype= of allreduce_init says"
         self._started: tuple[Handle[np.ndarray], HostInput] | None = None  # a round, and its values
         self._order = np.argsort(keys, kind="stable")
         sought, self._places = np.unique(needed, return_inverse=True)
@@ -185,10 +185,8 @@ class PersistentAllreduce:
         if got.kind not in "biufc":
             raise TypeError(f"values must be {NUMBERS}, got dtype {got}; convert them first")
         if self._dtype is not None and got != self._dtype:
-            remedy = (
-                f"convert them with astype({str(self._dtype)!r}), or set up another request with dtype={str(got)!r}"
-            )
-            raise TypeError(f"values must be {self._dtype} as {self._origin}, got {got}; {remedy}")
+            remedy = f"convert them by astype({str(self._dtype)!r}), or set up a request with dtype={str(got)!r}"
+            raise TypeError(f"values must be {self._dtype}, as {self._origin}, got {got}; {remedy}")
         if mine.shape != expected:
             raise ValueError(f"values must have shape {expected}, a value for each key, got {mine.shape}")
         return mine.astype(got, copy=False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.consistency import check_consistency
 from sparse_mpi.kernels.base import MalformedMessage
 
+Text: TypeAlias = Any  # a str, or bytes
 UNKNOWN, INTEGERS, STR, BYTES, WIDE = range(5)  # types of keys; a rank without keys may not know
 STRINGS = (STR, BYTES)
 NAMES = ("none", "integers", "str", "bytes", "pairs of integers")
@@ -24,7 +25,7 @@ LONGEST = 64  # characters of a string that a rank shows to all
 _HEAD = 9  # bytes of a message that say how many strings there are, and how wide their lengths; 0 if NUL parts them
 
 
-def ordered(strings: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
+def ordered(strings: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
     """Return the distinct strings in their order, and the place of each of ``strings`` among them ``(m,)`` int64."""
     # One sort and no dictionary: of ascending runs, as messages have them, it is a merge.
     order = np.array(sorted(range(len(strings)), key=strings.__getitem__), np.int64)
@@ -47,13 +48,13 @@ def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
 class StringKeys(Keys):
     def __init__(self, kind: int) -> None:
         self._kind = kind
-        self._nothing: Any = "" if kind == STR else b""
-        self._nul: Any = "\0" if kind == STR else b"\0"
+        self._nothing: Text = "" if kind == STR else b""
+        self._nul: Text = "\0" if kind == STR else b"\0"
 
-    def sample(self, keys: Sequence[Any], places: np.ndarray) -> list[Any]:
+    def sample(self, keys: Sequence[Text], places: np.ndarray) -> list[Text]:
         return [keys[place][:LONGEST] for place in places.tolist()]
 
-    def packed(self, keys: Sequence[Any]) -> np.ndarray:
+    def packed(self, keys: Sequence[Text]) -> np.ndarray:
         # How many, the bytes of a length, the lengths, all strings as one; the message of none is empty
         if not len(keys):
             return np.empty(0, np.uint8)
@@ -65,8 +66,8 @@ class StringKeys(Keys):
         raw = text.encode("utf-8", "surrogatepass") if self._kind == STR else text
         return np.frombuffer(b"".join([np.array([len(keys)]).tobytes(), bytes([width]), lengths, raw]), np.uint8)
 
-    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[list[Any], np.ndarray]:
-        found, counts = list[Any](), np.zeros(len(lengths), np.int64)
+    def unpacked(self, buffer: Array, lengths: np.ndarray) -> tuple[list[Text], np.ndarray]:
+        found, counts = list[Text](), np.zeros(len(lengths), np.int64)
         for number, (end, length) in enumerate(zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True)):
             message = buffer[end - length : end].tobytes()
             if not message:
@@ -80,20 +81,20 @@ class StringKeys(Keys):
             counts[number] = len(came)
         return found, counts
 
-    def distinct(self, keys: list[Any]) -> tuple[list[Any], np.ndarray]:
+    def distinct(self, keys: list[Text]) -> tuple[list[Text], np.ndarray]:
         return ordered(keys)
 
-    def shown(self, keys: list[Any]) -> np.ndarray:
+    def shown(self, keys: list[Text]) -> np.ndarray:
         return np.array(keys, object)
 
-    def _strings(self, message: bytes) -> list[Any] | None:
+    def _strings(self, message: bytes) -> list[Text] | None:
         """Return the strings of a message, None if it is damaged."""
         if len(message) < _HEAD:
             return None
         count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]
         if width not in (0, 1, 2, 4, 8) or not 0 < count <= len(message) or _HEAD + count * width > len(message):
             return None
-        text: Any = message[_HEAD + count * width :]
+        text: Text = message[_HEAD + count * width :]
         if self._kind == STR:
             try:
                 text = text.decode("utf-8", "surrogatepass")

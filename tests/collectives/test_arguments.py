@@ -36,7 +36,7 @@ PAIR = np.array([1, 2]), np.array([1.0, 2.0])
         ((["a", "b\0"], np.array([1, 2])), "keys of x must be all str or all bytes, none of which ends in NUL"),
         ((["a", b"b"], np.array([1, 2])), "keys of x must be all str or all bytes"),
         ((np.array(["a", "b"]), np.array([1])), "x must have a value for each key, got 2 keys and values of shape"),
-        ({("a", "b"): 1}, r"keys of x must be integers, str or bytes, got \('a', 'b'\); number them first"),
+        ({("a", "b"): 1}, r"keys of x must be integers, str or bytes, got \('a', 'b'\); give repr\(key\) as the key"),
         ({"a": 1, b"a": 1}, "keys of x must be of one type, got str and bytes"),
         ({"a": 1, 1: 1}, "keys of x must be of one type, got integers and str"),
         ({"\ud800": "a"}, "values of x must be bool"),
