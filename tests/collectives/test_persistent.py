@@ -84,7 +84,7 @@ def test_bad_values_and_calls_are_refused_on_all_ranks():
             request.wait()
         request.start(np.ones(2, np.float32 if comm.rank == 0 else np.float64))
         with pytest.raises(
-            (TypeError, ValueError), match="must be float64 as dtype= of allreduce_init says, got float32; .*float64"
+            (TypeError, ValueError), match="must be float64, as dtype= of allreduce_init says, got float32; .*float64"
         ):
             request.wait()
         request.start(np.ones(2))
