@@ -22,7 +22,7 @@ PLACE = re.compile(r"\{[^}]*\}")
 class Sentence(NamedTuple):
     says: str
     record: str  # file of the checkout
-    readings: list[dict[str, Any]]  # of its numbers
+    readings: list[dict[str, Any]]  # paths to its numbers, see `Reading`
 
     def numbers(self) -> list[str]:
         record = json.loads((ROOT / self.record).read_text())

@@ -26,6 +26,10 @@ chaos = values.checked(drawing.parse, "mtti=60,seed=1", "chaos")
 RANKS_PER_NODE = count("--ranks-per-node R", 4, "consecutive ranks that are a node")
 
 
+def processes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--ranks", type=values.integer(1), default=4, help="processes (default: 4)")
+
+
 def gradient(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     text = f"whose tensors make up the gradient (default: {USUAL_MODEL})"

@@ -35,7 +35,7 @@ class TrainingState(Stateful):
     Args:
         model: the module, or its DDP.
         optimizer: torch's or `DistributedOptimizer`, of the model's parameters; None for `DiLoCo`, which has its own.
-        door: what reduces: ``optimizer.reduction``, a `SparseState` or a `DiLoCo`.
+        door: the reduction: ``optimizer.reduction``, a `SparseState` or a `DiLoCo`.
         reader: the checkpoint that will be loaded, as folder or torch's reader; None to save.
     """
 

@@ -39,7 +39,7 @@ ROWS = {
 }
 RECORDS = ("tests/golden/trajectories.json", "sparse_mpi/predict/device_costs.json")
 RECORDS += ("docs/reference/gpu-costs.md", "docs/reference/algorithms.md")
-NONE_ELSEWHERE = '"elsewhere": {}'  # of trajectories, which names new ones where this is not the others' processor
+NONE_ELSEWHERE = '"elsewhere": {}'  # a line of trajectories.json; it has new names on another processor
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
 CONCERNED = (  # what fails without a record or room, and the laws
     "tests/house/test_size.py",

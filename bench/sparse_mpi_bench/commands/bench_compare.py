@@ -23,6 +23,7 @@ from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.comm.job.launcher import ALGORITHM
 from sparse_mpi.predict.ways import BASELINE
+from sparse_mpi_bench import options as bench_options
 from sparse_mpi_bench.benchmark import Benchmark, Output
 from sparse_mpi_bench.figures.style import LINES, name_lines, panels
 
@@ -161,9 +162,7 @@ COMPARE = Benchmark(
             ["elect"],
             nargs="+",
         ),
-        lambda parser: parser.add_argument(
-            "-n", "--ranks", type=values.integer(1), default=4, help="processes (default: 4)"
-        ),
+        bench_options.processes,
         option("--json FILE", "also write all steps", values.record),
         option("--plot FILE", "draw the loss over steps and bytes", values.figure),
         lambda parser: parser.set_defaults(**{values.WORDS: []}),  # the script's, behind --

@@ -40,9 +40,7 @@ RIVALS = Benchmark(
     help="a model of train/ by torch's ways to send fewer bytes, and by ours",
     description=DESCRIPTION,
     options=(
-        lambda parser: parser.add_argument(
-            "-n", "--ranks", type=values.integer(1), default=4, help="processes (default: 4)"
-        ),
+        bench_options.processes,
         option("--rate", "of the links between emulated hosts, as of bench network", bench_options.turns),
         lambda parser: parser.set_defaults(**{values.WORDS: []}),
     ),

@@ -23,7 +23,7 @@ from sparse_mpi.reduction.arguments import can_carry, spelled
 SIZES = (3_000, 1 << 16, (1 << 20) + (1 << 14))  # for a sort, for a threshold from a sample, and from a histogram
 RANKS = (2, 3)  # pairs are merged by kernels of their own
 DEFAULTS = ("oktopk", "elect")  # the algorithms of `SparseAllreduce` and of `DistributedOptimizer`
-OPTIMIZERS = ("SGD", "AdamW")  # of torch
+OPTIMIZERS = ("SGD", "AdamW")  # names in torch.optim
 PROGRAM = """
 import logging, sys, torch
 from sparse_mpi import World
