@@ -211,7 +211,7 @@ def split_reduce(
     return _added_up(came, boundaries[comm.rank : comm.rank + 2], wire), came.contributed, came.added
 
 
-class SplitResult(NamedTuple):
+class _SplitResult(NamedTuple):
     """The messages of the last stage of a `split`, and totals of all stages."""
 
     received: SparseVector  # message after message, in the rank order of their senders
@@ -222,7 +222,7 @@ class SplitResult(NamedTuple):
 
 def split(
     selected: SparseVector, counts: Any, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
-) -> SplitResult:
+) -> _SplitResult:
     """Send each part of a selection to its region's owner; the messages of the last stage are not added up.
 
     Args:
@@ -267,16 +267,16 @@ def split(
             contributed = subtract(contributed, subtract(partial, packed.vector))
 
         # Go on within the own group, whose messages are added up in the rank order of their senders.
-        came = SplitResult(received, lengths, contributed, added + len(received.indices))
+        came = _SplitResult(received, lengths, contributed, added + len(received.indices))
     return came
 
 
-def _added_up(came: SplitResult, region: np.ndarray, wire: WireFormat) -> SparseVector:
+def _added_up(came: _SplitResult, region: np.ndarray, wire: WireFormat) -> SparseVector:
     summed = _rows_added(came, region)
     return merge(came.received, run_lengths(came.lengths, wire)) if summed is None else summed
 
 
-def added_up_loosely(came: SplitResult, region: np.ndarray, wire: WireFormat) -> tuple[SparseVector, Array | None]:
+def added_up_loosely(came: _SplitResult, region: np.ndarray, wire: WireFormat) -> tuple[SparseVector, Array | None]:
     """Return the sum of messages with the gaps, if any, of `Kernels.merge_loosely`."""
     if (summed := _rows_added(came, region)) is not None:
         return summed, None
@@ -286,7 +286,7 @@ def added_up_loosely(came: SplitResult, region: np.ndarray, wire: WireFormat) ->
     return SparseVector(indices, values, size), chosen
 
 
-def _rows_added(came: SplitResult, region: np.ndarray) -> SparseVector | None:
+def _rows_added(came: _SplitResult, region: np.ndarray) -> SparseVector | None:
     width, senders, received = int(region[1] - region[0]), len(came.lengths), came.received
     if not width or len(received.indices) < senders * width:
         return None

@@ -31,7 +31,7 @@ SLACK = 0.1  # a threshold that between (1 - SLACK) k and k entries reach ends t
 SMALL = 128  # k below which chance moves the threshold farther in a step than eight candidates reach
 
 
-class Bracket(NamedTuple):
+class _Bracket(NamedTuple):
     """An interval of magnitude bits that encloses the global threshold.
 
     Entries that reach ``high`` are in the result, and enough of the others that reach ``low`` to have k.
@@ -42,16 +42,16 @@ class Bracket(NamedTuple):
     high: int
 
 
-class RankCounts(NamedTuple):
+class _RankCounts(NamedTuple):
     """A settled bracket, and how many entries each rank has on either side of it."""
 
-    bracket: Bracket
+    bracket: _Bracket
     above: np.ndarray  # (P,) int64, entries that reach the high end: all of them are in the result
     tied: np.ndarray  # (P,) int64, entries that reach only the low end: some of them may be
     piggybacked: np.ndarray  # (P,) int64, the number that each rank piggybacked; zeros if none
 
 
-def bits_end(values: Array) -> int:
+def _bits_end(values: Array) -> int:
     """Return the number above all magnitude bits of the dtype of ``values``."""
     return 1 << (8 * values.itemsize - 1)
 
@@ -62,7 +62,7 @@ def count_type(k: int) -> np.dtype:
     return np.min_scalar_type(k + 1)
 
 
-def counts_at(values: Array, thresholds: np.ndarray) -> np.ndarray:
+def _counts_at(values: Array, thresholds: np.ndarray) -> np.ndarray:
     """Count the entries that reach each of the ascending ``thresholds`` ``(m,)``, int64; 0 above every magnitude."""
     last = np.iinfo(bits_type(values)).max
     return np.where(thresholds > last, 0, kernels.of(values).count(values, np.minimum(thresholds, last)))
@@ -81,19 +81,19 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
     return rows[:, :m], rows[:, m] if piggyback else np.zeros(len(rows), np.int64)
 
 
-def sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
+def _sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
     """Return the sums of the ``counts`` ``(m,)`` of all ranks, int64; sums above k are any number above k."""
     counts = np.minimum(counts, k + 1)
-    return comm.allreduce(counts.astype(sum_type(k, comm.size)), control=True).astype(np.int64)
+    return comm.allreduce(counts.astype(_sum_type(k, comm.size)), control=True).astype(np.int64)
 
 
 @lru_cache(maxsize=64)
-def sum_type(k: int, ranks: int) -> np.dtype:
+def _sum_type(k: int, ranks: int) -> np.dtype:
     return np.min_scalar_type((k + 1) * ranks)
 
 
-def result_of(
-    sums: SparseVector, counted: RankCounts, k: int, rank: int, chosen: Array | None = None
+def _result_of(
+    sums: SparseVector, counted: _RankCounts, k: int, rank: int, chosen: Array | None = None
 ) -> tuple[SparseVector, np.ndarray]:
     """Return the entries and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
     (low, high), counts, ties = counted.bracket, counted.above, 0
@@ -204,7 +204,7 @@ class Counted:
             next predictor.
         """
         counted, predictor = self.count(sums.values, k, predictor, comm, *piggyback, chosen=chosen)
-        return *result_of(sums, counted, k, comm.rank, chosen), counted.piggybacked, predictor
+        return *_result_of(sums, counted, k, comm.rank, chosen), counted.piggybacked, predictor
 
     def count(
         self,
@@ -214,11 +214,11 @@ class Counted:
         comm: Comm,
         *piggyback: int,
         chosen: Array | None = None,
-    ) -> tuple[RankCounts, ThresholdPredictor]:
+    ) -> tuple[_RankCounts, ThresholdPredictor]:
         """Find the threshold, and count each rank's entries at it; see `cut` for the arguments."""
         octave = 1 << mantissa_bits(values.dtype)  # difference in magnitude bits between a number and its double
-        bracket, near = Bracket(self.lowest, bits_end(values)), predictor.spacing
-        counted: RankCounts | None = None
+        bracket, near = _Bracket(self.lowest, _bits_end(values)), predictor.spacing
+        counted: _RankCounts | None = None
 
         # The fast path: candidates around the predicted threshold.
         if near:
@@ -231,7 +231,7 @@ class Counted:
             predictor = predictor.respaced(candidates, totals, k, octave)
             if self._settled(bracket, values) and bracket.low in candidates and bracket.high in candidates:
                 low, high = by_rank[:, candidates.index(bracket.low)], by_rank[:, candidates.index(bracket.high)]
-                counted = RankCounts(bracket, high, low - high, piggybacked)
+                counted = _RankCounts(bracket, high, low - high, piggybacked)
                 predictor = predictor.updated(crossing(candidates, totals, 95 * k // 100), octave)
 
         # The slow path: the first step of all, or the threshold has moved farther than the candidates reach.
@@ -242,7 +242,7 @@ class Counted:
             predictor = predictor.updated(bracket.low, octave)
         return counted, predictor
 
-    def search(self, values: Array, k: int, comm: Comm, bracket: Bracket, near: int = 0) -> Bracket:
+    def search(self, values: Array, k: int, comm: Comm, bracket: _Bracket, near: int = 0) -> _Bracket:
         """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
 
         More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. If only one end is
@@ -250,12 +250,12 @@ class Counted:
         """
         # Begin near the known end of the bracket, if one is known.
         number = self._searched(k)
-        candidates = self._outward(bracket, near, number, bits_end(values)) if near else _evenly(bracket, number)
+        candidates = self._outward(bracket, near, number, _bits_end(values)) if near else _evenly(bracket, number)
         if bracket.low == self.lowest:
             candidates = np.union1d([self.lowest], candidates)
         # Count and narrow until magnitudes inside the bracket tie.
         while True:
-            totals = sum_counts(kernels.of(values).count(values, candidates), k, comm)
+            totals = _sum_counts(kernels.of(values).count(values, candidates), k, comm)
             bracket = self._narrowed(candidates.tolist(), totals.tolist(), k, bracket)
             if self._settled(bracket, values):
                 return bracket
@@ -264,7 +264,7 @@ class Counted:
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return the most entries of a result, and the values, messages and control bytes a rank sends to find it."""
         searches, nearby = self.most_rounds(k), self._nearby(k, ranks)
-        gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * sum_type(k, ranks).itemsize
+        gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * _sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * (self._searched(k) + 1) * searches
         return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
 
@@ -272,10 +272,10 @@ class Counted:
         """Return the rounds of a search down to the last bit, as ties need; usually one to five suffice."""
         return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
-    def _rank_counts(self, values: Array, bracket: Bracket, k: int, comm: Comm, *piggyback: int) -> RankCounts:
-        by_rank, piggybacked = gather_counts(counts_at(values, np.array(bracket)), k, comm, *piggyback)
+    def _rank_counts(self, values: Array, bracket: _Bracket, k: int, comm: Comm, *piggyback: int) -> _RankCounts:
+        by_rank, piggybacked = gather_counts(_counts_at(values, np.array(bracket)), k, comm, *piggyback)
         low, high = by_rank.T
-        return RankCounts(bracket, high, low - high, piggybacked)
+        return _RankCounts(bracket, high, low - high, piggybacked)
 
     def _nearby(self, k: int, ranks: int) -> int:
         return 16 if k < SMALL else max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
@@ -283,17 +283,17 @@ class Counted:
     def _searched(self, k: int) -> int:
         return max(8, min(64, k // 16))
 
-    def _settled(self, bracket: Bracket, values: Array) -> bool:
+    def _settled(self, bracket: _Bracket, values: Array) -> bool:
         return bracket.high - bracket.low <= max((1 << mantissa_bits(values.dtype)) >> self.mantissa, 1)
 
-    def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: Bracket) -> Bracket:
+    def _narrowed(self, candidates: list[int], totals: list[int], k: int, bracket: _Bracket) -> _Bracket:
         enough = bisect_left(totals, -k, key=neg)  # the first candidate that at most k entries reach
         if enough < len(candidates) and (totals[enough] >= (1 - SLACK) * k or candidates[enough] == self.lowest):
-            return Bracket(candidates[enough], candidates[enough])
+            return _Bracket(candidates[enough], candidates[enough])
         low = candidates[enough - 1] if enough else bracket.low
-        return Bracket(low, candidates[enough] if enough < len(candidates) else bracket.high)
+        return _Bracket(low, candidates[enough] if enough < len(candidates) else bracket.high)
 
-    def _outward(self, bracket: Bracket, near: int, number: int, end: int) -> np.ndarray:
+    def _outward(self, bracket: _Bracket, near: int, number: int, end: int) -> np.ndarray:
         """Return up to ``number`` candidates at growing distances, from ``near`` bits on, from a bracket's known end.
 
         Small moves of the threshold are thus resolved finely, and large ones still enclosed. If both ends are known,
@@ -308,7 +308,7 @@ class Counted:
         return np.unique(candidates[(candidates > low) & (candidates < high)])
 
 
-def _evenly(bracket: Bracket, number: int) -> np.ndarray:
+def _evenly(bracket: _Bracket, number: int) -> np.ndarray:
     low, high = bracket
     step = -(-(high - low) // (number + 1))
     return low + step * np.arange(1, (high - low - 1) // step + 1)

@@ -48,7 +48,7 @@ class Fused:
 
 
 @dataclass(frozen=True)
-class HybridState:
+class _HybridState:
     pieces: tuple[Any, ...]  # the states of all parts, in order
 
 
@@ -72,7 +72,7 @@ class Hybrid(Algorithm):
             lossless=all(part.lossless for part in parts),
         )
 
-    def init(self, layout: Layout, k: int, ranks: int) -> HybridState:
+    def init(self, layout: Layout, k: int, ranks: int) -> _HybridState:
         placed = sorted(tensor for part in self.parts for tensor in part.tensors)
         if placed != list(range(len(layout.shapes))):
             raise ValueError(
@@ -81,30 +81,32 @@ class Hybrid(Algorithm):
             )
         if empty := [part for part in self.parts if not part.cut(layout, k)[1]]:
             raise ValueError(f"a part must have elements, got none for {empty[0]}; leave its tensors out of the layout")
-        return HybridState(tuple(algorithm.init(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k)))
+        return _HybridState(
+            tuple(algorithm.init(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k))
+        )
 
     def _cut(self, layout: Layout, k: int) -> Iterator[tuple[Algorithm, Layout, int]]:
         for part in self.parts:
             yield part.algorithm, *part.cut(layout, k)
 
-    def forget(self, state: HybridState) -> HybridState:
+    def forget(self, state: _HybridState) -> _HybridState:
         pairs = zip(self.parts, state.pieces, strict=True)
-        return HybridState(tuple(part.algorithm.forget(before) for part, before in pairs))
+        return _HybridState(tuple(part.algorithm.forget(before) for part, before in pairs))
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: HybridState, layout: Layout, add: Array | None = None
-    ) -> tuple[Reduction, HybridState]:
+        self, acc: Array, k: int, comm: Comm, state: _HybridState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, _HybridState]:
         reductions, states = [], []
-        places = [FusedRanges(stretches(layout, part.tensors)) for part in self.parts]
+        places = [_FusedRanges(stretches(layout, part.tensors)) for part in self.parts]
         # Reduce part after part: its tensors are fused into one vector.
         for (algorithm, fused, kept), place, before in zip(self._cut(layout, k), places, state.pieces, strict=True):
-            reduction, after = algorithm.reduce(fuse(acc, place.ranges), kept, comm, before, fused)
+            reduction, after = algorithm.reduce(_fuse(acc, place.ranges), kept, comm, before, fused)
             reductions.append(reduction)
             states.append(after)
         # Place total and sent of each part in the flat vector.
         total = join([reduction.total for reduction in reductions], places, acc)
         sent = join([reduction.sent for reduction in reductions], places, acc)
-        return Reduction(total, sent), HybridState(tuple(states))
+        return Reduction(total, sent), _HybridState(tuple(states))
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         bounds = [algorithm.bound(fused, kept, ranks) for algorithm, fused, kept in self._cut(layout, k)]
@@ -121,7 +123,7 @@ class Hybrid(Algorithm):
         return all(algorithm.exact_order(fused, kept) for algorithm, fused, kept in self._cut(layout, k))
 
 
-class FusedRanges(NamedTuple):
+class _FusedRanges(NamedTuple):
     ranges: tuple[tuple[int, int], ...]  # the ranges of the flat vector that were fused
 
     def spread(self, values: Array, flat: Array) -> None:
@@ -154,12 +156,12 @@ def stretches(layout: Layout, tensors: tuple[int, ...]) -> tuple[tuple[int, int]
     return tuple(ranges)
 
 
-def fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
+def _fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
     parts = [flat[start:stop] for start, stop in ranges]
     return parts[0] if len(parts) == 1 else namespace(flat).concatenate(parts)
 
 
-def join(results: Sequence[SparseVector | Array], places: Sequence[FusedRanges], flat: Array) -> SparseVector | Array:
+def join(results: Sequence[SparseVector | Array], places: Sequence[_FusedRanges], flat: Array) -> SparseVector | Array:
     """Return the results of all parts as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:

@@ -36,7 +36,7 @@ GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitude
 
 
 @dataclass(frozen=True)
-class MiCROState:
+class _MiCROState:
     # magnitude bits; 0 before the first step, and as long as all is zero
     threshold: int = ranged("[0, bits)", 0, replicated=True)
     turn: int = ranged("[0, P)", 0, replicated=True)  # the rank that has the first block
@@ -60,12 +60,12 @@ class MiCRO(Algorithm):
         check_range("slack", self.slack, "(1, inf)", "1.25 times the share is usual")
         check_whole("block", self.block, 1, "element", "64 is usual")
 
-    def init(self, layout: Layout, k: int, ranks: int) -> MiCROState:
-        return MiCROState()
+    def init(self, layout: Layout, k: int, ranks: int) -> _MiCROState:
+        return _MiCROState()
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: MiCROState, layout: Layout, add: Array | None = None
-    ) -> tuple[Reduction, MiCROState]:
+        self, acc: Array, k: int, comm: Comm, state: _MiCROState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, _MiCROState]:
         """Return the sums at all chosen positions; ``sent`` is acc at these positions."""
         # Select: every rank in the part that it owns in this step.
         partition = Partition(len(acc), comm.size, self.block, state.turn - comm.rank)
@@ -85,7 +85,7 @@ class MiCRO(Algorithm):
         else:
             least = np.array([int(kernels.of(chosen.values).smallest(chosen.values)) // comm.size], np.int64)
             threshold = int(comm.allreduce(least, control=True)[0])
-        return Reduction(total, sent), MiCROState(threshold, (state.turn + 1) % comm.size)
+        return Reduction(total, sent), _MiCROState(threshold, (state.turn + 1) % comm.size)
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         if ranks == 1:

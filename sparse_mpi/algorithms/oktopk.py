@@ -52,7 +52,7 @@ from sparse_mpi.wire import Coo, SizeBound, Wire
 
 
 @dataclass(frozen=True)
-class OkTopkState:
+class _OkTopkState:
     """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
@@ -103,12 +103,12 @@ class OkTopk(Algorithm):
     def _rule(self) -> Any:
         return Counted() if self.wire.lossless else Counted(mantissa=7)
 
-    def init(self, layout: Layout, k: int, ranks: int) -> OkTopkState:
-        return OkTopkState(self.selector.init(layout, k), self._rule.init(), np.zeros(ranks + 1, np.int64))
+    def init(self, layout: Layout, k: int, ranks: int) -> _OkTopkState:
+        return _OkTopkState(self.selector.init(layout, k), self._rule.init(), np.zeros(ranks + 1, np.int64))
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: OkTopkState, layout: Layout, add: Array | None = None
-    ) -> tuple[Reduction, OkTopkState]:
+        self, acc: Array, k: int, comm: Comm, state: _OkTopkState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, _OkTopkState]:
         """Sum the selections of all ranks, and return the about k largest sums on every rank.
 
         ``total`` has 0.9k to k entries, fewer only where the sums have no more. ``sent`` is this rank's selection, 0
@@ -122,7 +122,7 @@ class OkTopk(Algorithm):
         # Alone, a rank owns all that it selects, and may return k entries.
         if comm.size == 1 and self.wire.lossless and len(selected.indices) <= k:
             total = SparseVector(selected.indices, selected.values.copy(), n)
-            alone = OkTopkState(selection, state.threshold, state.boundaries, state.age, state.stale)
+            alone = _OkTopkState(selection, state.threshold, state.boundaries, state.age, state.stale)
             return Reduction(total, selected), alone
 
         # Redraw the regions when they are due, or when the step before found them unbalanced.
@@ -158,7 +158,7 @@ class OkTopk(Algorithm):
         stale = age > 1 and overloaded(loads, k, self.trigger)
         if not stale and uneven(loads):
             boundaries = refitted(boundaries, loads, to_host(total.indices).astype(np.int64))
-        return Reduction(total, sent), OkTopkState(selection, threshold, boundaries, age, stale)
+        return Reduction(total, sent), _OkTopkState(selection, threshold, boundaries, age, stale)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0.9 * fewest_selected(self.selector, k), k

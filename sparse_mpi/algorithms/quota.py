@@ -42,7 +42,7 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class QuotaState:
+class _QuotaState:
     """Thresholds of the last step, which save time and change no result; and the state of Ok-Topk for small k."""
 
     few: Any
@@ -50,7 +50,7 @@ class QuotaState:
     ours: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V / P + 1,) of the sums that this rank owns
 
 
-class QuotaMessages(NamedTuple):
+class _QuotaMessages(NamedTuple):
     """Messages of one length: codes of values, their scales, and places, one after the other."""
 
     entries: int
@@ -62,12 +62,12 @@ class QuotaMessages(NamedTuple):
 
     @staticmethod
     @lru_cache(maxsize=64)
-    def of(parts: EqualParts, ranks: int, codec: Codec, dtype: np.dtype) -> QuotaMessages:
+    def of(parts: EqualParts, ranks: int, codec: Codec, dtype: np.dtype) -> _QuotaMessages:
         entries = parts.quota * parts.number // ranks
         number = dtype.itemsize if codec.code_bytes is None else codec.code_bytes
         codes = number * int(code_places(_edges(entries, 1, codec.block or entries), 8 // codec.together)[-1])
         scales = 4 * (-(-entries // codec.block) if codec.block else 0)
-        return QuotaMessages(
+        return _QuotaMessages(
             entries, codes, scales, codes + scales + parts.place.itemsize * entries, parts.place, codec
         )
 
@@ -126,12 +126,12 @@ class Quota(Algorithm):
     def traits(self) -> Traits:
         return Traits(lossless=self.wire.lossless, accumulates=True)
 
-    def init(self, layout: Layout, k: int, ranks: int) -> QuotaState:
-        return QuotaState(self.few.init(layout, k, ranks))
+    def init(self, layout: Layout, k: int, ranks: int) -> _QuotaState:
+        return _QuotaState(self.few.init(layout, k, ranks))
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: QuotaState, layout: Layout, add: Array | None = None
-    ) -> tuple[Reduction, QuotaState]:
+        self, acc: Array, k: int, comm: Comm, state: _QuotaState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, _QuotaState]:
         """Return the q largest sums of each part; ``sent`` is this rank's share of them."""
         if few(len(acc), k, comm.size):
             said = comm.attributes.setdefault(few, set())
@@ -139,16 +139,16 @@ class Quota(Algorithm):
                 said.add((len(acc), k))
                 LOGGER.warning("sparse_mpi: quota reduces by oktopk: %d of %d entries are too few", k, len(acc))
             reduction, of_few = self.few.reduce(acc, k, comm, state.few, layout, add)
-            return reduction, QuotaState(of_few, state.mine, state.ours)
+            return reduction, _QuotaState(of_few, state.mine, state.ours)
         parts = parts_of(len(acc), k, comm.size)
         each, passes = parts.number // comm.size, kernels.of(acc)
-        state = QuotaState(state.few, _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, each, acc))
+        state = _QuotaState(state.few, _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, each, acc))
 
         # Select: the q largest of each part.
         (places, values, _), _ = self.selector.select(acc, k, Shares(parts, state.mine), add)
 
         # Reduce-scatter: the owner of a part adds up the messages in the order of ranks.
-        form = QuotaMessages.of(parts, comm.size, self._codec, acc.dtype)
+        form = _QuotaMessages.of(parts, comm.size, self._codec, acc.dtype)
         messages, values = form.write(places, values, comm.size)
         ones = np.ones(comm.size, np.int64)
         came, _ = comm.alltoallv(messages, ones, ones)
@@ -184,7 +184,7 @@ class Quota(Algorithm):
         """Return the exact size of each rank's messages, the same in every step."""
         if few(layout.size, k, ranks):
             return self.few.bound(layout, k, ranks)
-        form = QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
+        form = _QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
         number = 2 * (ranks - 1)
         values = number * form.entries if self._codec.code_bytes is None else 0
         return Bound(0, values, ranks - 1 + rounds(ranks), 0, number * form.length - 4 * values)

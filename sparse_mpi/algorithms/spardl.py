@@ -63,7 +63,7 @@ CONTIGUOUS = 1 << 62  # elements; a block as long makes regions contiguous
 
 
 @dataclass(frozen=True)
-class SparDLState:
+class _SparDLState:
     """State carried between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
@@ -112,8 +112,8 @@ class SparDL(Algorithm):
         merger = self.residual == "merger"
         return Traits(conserves=merger, delegates_residual=merger, lossless=self.wire.lossless, accumulates=True)
 
-    def init(self, layout: Layout, k: int, ranks: int) -> SparDLState:
-        return SparDLState(self.selector.init(self._rows(layout, ranks), k))
+    def init(self, layout: Layout, k: int, ranks: int) -> _SparDLState:
+        return _SparDLState(self.selector.init(self._rows(layout, ranks), k))
 
     def _rows(self, layout: Layout, ranks: int) -> Layout:
         if self.selection == "global":
@@ -122,8 +122,8 @@ class SparDL(Algorithm):
         return Layout(tuple((1, width) for width in widths.tolist()))
 
     def reduce(
-        self, acc: Array, k: int, comm: Comm, state: SparDLState, layout: Layout, add: Array | None = None
-    ) -> tuple[Reduction, SparDLState]:
+        self, acc: Array, k: int, comm: Comm, state: _SparDLState, layout: Layout, add: Array | None = None
+    ) -> tuple[Reduction, _SparDLState]:
         """Return at most k entries; ``sent`` is this rank's selection less all entries and sums that it pruned."""
         # Select: each rank its largest entries.
         selected, selection = self.selector.select(acc, k, state.selection, add)
@@ -147,9 +147,9 @@ class SparDL(Algorithm):
         sent = subtract(selected, merge(dropped))
         return Reduction(total, sent), self._next(total, k, comm, selection, state)
 
-    def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: SparDLState) -> SparDLState:
+    def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: _SparDLState) -> _SparDLState:
         threshold = int(kernels.of(total.values).smallest(total.values)) if total.nnz == k else 0
-        return SparDLState(selection, threshold, (state.turn + 1) % comm.size)
+        return _SparDLState(selection, threshold, (state.turn + 1) % comm.size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         fewest, _ = super().selected_band(layout, k, ranks)

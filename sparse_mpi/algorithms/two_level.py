@@ -83,7 +83,7 @@ class TwoLevel(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_instance("inner", self.inner, Algorithm)
-        if not can_lie_between_nodes(self.inner):
+        if not _can_lie_between_nodes(self.inner):
             raise ValueError(f"inner must be an algorithm that has levels, as OkTopk and Elect, got {self.inner!r}")
         check_switch("through_host", self.through_host)
         if self.ranks_per_node is not None:
@@ -111,8 +111,8 @@ class TwoLevel(Algorithm):
         n, xp, lanes = len(acc), namespace(acc), min(lanes, k)
         bounds = equal_boundaries(n, lanes)
         sent = acc.copy()
-        summed = sum_segments(acc, np.diff(bounds), node)
-        squares = None if beside is None else sum_segments(beside, np.diff(bounds), node)
+        summed = _sum_segments(acc, np.diff(bounds), node)
+        squares = None if beside is None else _sum_segments(beside, np.diff(bounds), node)
         part = SparseVector(xp.empty(0, index_dtype(n)), xp.empty(0, acc.dtype), n)
         # Share k: by the number of a lane's sums among the largest of all segments.
         shares, threshold = [k], state.threshold
@@ -195,13 +195,13 @@ class TwoLevel(Algorithm):
                 yield nodes, smallest, ranks - (nodes - 1) * smallest
 
     def _place(self, comm: Comm, acc: Array) -> Lanes:
-        found = lanes_of(comm, self.ranks_per_node)
+        found = _lanes_of(comm, self.ranks_per_node)
         if not self.through_host and is_device(acc) and found.node.job.staged:
-            found = lanes_of(comm, ALONE)
+            found = _lanes_of(comm, ALONE)
         return found
 
 
-def lanes_of(comm: Comm, per_node: int | None) -> Lanes:
+def _lanes_of(comm: Comm, per_node: int | None) -> Lanes:
     """Return this rank's place among nodes of ``per_node`` ranks (None: ranks that share memory). Collective."""
     # Computed on first use, and cached as an attribute of the communicator
     key = (Lanes, per_node)
@@ -215,7 +215,7 @@ def lanes_of(comm: Comm, per_node: int | None) -> Lanes:
     return comm.attributes[key]
 
 
-def sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
+def _sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
     """Return a new array, the node's sum of this rank's segment of ``acc``; empty on ranks that own nothing."""
     if node.size == 1:
         return acc.copy()
@@ -245,7 +245,7 @@ def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
     return shares.tolist()
 
 
-def can_lie_between_nodes(algorithm: Algorithm) -> bool:
+def _can_lie_between_nodes(algorithm: Algorithm) -> bool:
     return "levels" in getattr(algorithm, "__dataclass_fields__", ())
 
 
@@ -268,7 +268,7 @@ def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
         return algorithm
     # Choose, and say so
     name, text, made = type(algorithm).__name__, "", algorithm
-    if not can_lie_between_nodes(algorithm):
+    if not _can_lie_between_nodes(algorithm):
         text = f"{name} has one level on {len(ranks)} hosts; elect and oktopk can have two"
     elif algorithm.levels is None and ranks.min() < ranks.max():
         text = f"{name} has one level, as hosts have {ranks.min()} to {ranks.max()} ranks; have as many on each"

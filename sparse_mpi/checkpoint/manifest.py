@@ -19,7 +19,7 @@ REPLACED = f"{UNFINISHED}replaced-"  # and of a whole checkpoint that makes room
 BLOCK = 1 << 20  # bytes read at a time
 
 
-class OtherVersion(ValueError):
+class _OtherVersion(ValueError):
     """Raised for a checkpoint that another version of sparse_mpi can use."""
 
     def __init__(self, message: str, number: object) -> None:
@@ -67,7 +67,7 @@ def dumps(manifest: Manifest) -> str:
 
 
 def loads(text: str, path: Path) -> Manifest:
-    """Return the manifest of the text of the file ``path``; OtherVersion or ValueError if it cannot be used."""
+    """Return the manifest of the text of the file ``path``; _OtherVersion or ValueError if it cannot be used."""
     try:
         data = json.loads(text)
         kind, version, number = data.pop("format"), data.pop("version"), data.get("number")
@@ -79,7 +79,7 @@ def loads(text: str, path: Path) -> Manifest:
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
         raise ValueError(f"{path} is damaged: {problem}") from None
     known = f"{FORMAT!r} {VERSION} is known here; use the sparse_mpi that wrote it"
-    raise OtherVersion(f"{path} has format {kind!r} {version!r}, but {known}", number)
+    raise _OtherVersion(f"{path} has format {kind!r} {version!r}, but {known}", number)
 
 
 def _checked(manifest: Manifest) -> Manifest:
@@ -106,7 +106,7 @@ def number_of(checkpoint: Path, foreign: float | None = None) -> float:
     """
     try:
         return read(checkpoint).number
-    except OtherVersion as other:
+    except _OtherVersion as other:
         return other.number if foreign is None else foreign
     except (OSError, ValueError):
         return math.inf

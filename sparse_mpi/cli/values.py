@@ -67,7 +67,7 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-class HelpAll(Action):
+class _HelpAll(Action):
     def __call__(self, parser: ArgumentParser, *ignored: object) -> None:
         cast(Parser, parser).print_all_help()
         parser.exit()
@@ -82,7 +82,7 @@ class Parser(ArgumentParser):
         self.register("action", None, Store)
         self._shown = {"-h", "--help-all", *most_used} if most_used else set()
         if most_used:
-            self.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options, and exit")
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options, and exit")
 
     def print_all_help(self) -> None:
         shown, self._shown = self._shown, set()

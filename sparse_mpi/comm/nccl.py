@@ -49,7 +49,7 @@ class NcclComm(CountingComm):
 
     staged = False
     guarded = True
-    device: NcclDevice
+    device: _NcclDevice
 
     def __init__(self, comm: Comm, yield_cpu: bool = False) -> None:
         if not isinstance(comm, Comm):
@@ -57,7 +57,7 @@ class NcclComm(CountingComm):
         self._host, self._yield_cpu = comm.duplicate(yield_cpu), yield_cpu
         super().__init__(self._host.rank, self._host.size)
         with same_on_all_ranks(self._host) as say:
-            self.device = NcclDevice(self._host)
+            self.device = _NcclDevice(self._host)
             say(NCCL=self.device.version)
         finalize(self, self.device.watchdog.close).atexit = False  # other ranks may be gone by then
 
@@ -100,7 +100,7 @@ class NcclComm(CountingComm):
         self._host.barrier()
 
 
-class NcclDevice:
+class _NcclDevice:
     """NCCL's communicator of one device, as a `Device`.
 
     Rows are bytes to NCCL. An exchange is one group of sends and receives, an allgatherv one of broadcasts, so that

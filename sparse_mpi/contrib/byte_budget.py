@@ -36,7 +36,7 @@ LEAST = 1e-6  # density
 NANOSECONDS = 10**9
 
 
-class ByteGoal(NamedTuple):
+class _ByteGoal(NamedTuple):
     """The bytes that a rank may send: in a second, or in a number of steps."""
 
     bytes: float
@@ -142,7 +142,7 @@ class ByteBudget:
         self.density, self._last = min(self._largest, float(state["density"])), None
 
 
-def byte_goal(text: object) -> ByteGoal:
+def byte_goal(text: object) -> _ByteGoal:
     """Return the goal that the text of a budget describes.
 
     Raises:
@@ -158,4 +158,4 @@ def byte_goal(text: object) -> ByteGoal:
     steps = int(found["steps"]) if found["steps"] else 1
     if amount <= 0 or steps == 0:
         raise ValueError(f"budget must be above 0, for at least one step, got {text!r}")
-    return ByteGoal(float(amount)) if found["second"] else ByteGoal(float(amount), steps, bool(found["steps"]))
+    return _ByteGoal(float(amount)) if found["second"] else _ByteGoal(float(amount), steps, bool(found["steps"]))

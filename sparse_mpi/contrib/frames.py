@@ -36,7 +36,7 @@ class Strings(NamedTuple):
 Column = np.ndarray | Strings  # integers or bool, in whose order keys are, or strings
 
 
-class Groups(NamedTuple):
+class _Groups(NamedTuple):
     """The groups of the rows of a rank, in any order, without rows with a null in the key."""
 
     facts: dict[Any, object]  #: values that must be the same on all ranks, by name
@@ -46,7 +46,7 @@ class Groups(NamedTuple):
     leave: Callable[[list[Column], list[np.ndarray]], Any]  #: makes a frame of keys and sums
 
 
-def grouped(frame: object, by: object, values: object) -> Groups:
+def grouped(frame: object, by: object, values: object) -> _Groups:
     """Return the groups of a frame of pandas, polars or Arrow by columns ``by``, and sums of the columns ``values``.
 
     Raises:
@@ -61,7 +61,7 @@ def grouped(frame: object, by: object, values: object) -> Groups:
             if twice := [one for one in dict.fromkeys(keys + added) if (keys + added).count(one) > 1]:
                 raise ValueError(f"by and values must name each column once, got {twice[0]!r} twice")
             try:
-                groups: Groups = group(library, frame, keys, added)
+                groups: _Groups = group(library, frame, keys, added)
             except (TypeError, ValueError):
                 raise
             except Exception as error:  # error of the library's own kind
@@ -128,7 +128,7 @@ def _may_wrap(low: Any, high: Any, rows: int, kind: str) -> bool:
         return False
 
 
-def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
+def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> _Groups:
     types, dtypes = pd.api.types, {name: frame[name].dtype for name in by + values}
     # pandas would add up strings, too
     _check_sums({name: dtypes[name] for name in values}, lambda dtype: _plain(dtype).str in PANDAS_NUMBERS)
@@ -192,7 +192,7 @@ def _of_pandas(pd: Any, frame: Any, by: Names, values: Names) -> Groups:
 
     facts: dict[Any, object] = {name: told(dtype) for name, dtype in dtypes.items()}
     narrow = [_plain(narrow) for narrow, _ in results]
-    return Groups(facts, [key(name) for name in by], sums, narrow, leave)
+    return _Groups(facts, [key(name) for name in by], sums, narrow, leave)
 
 
 @lru_cache(maxsize=64)
@@ -211,7 +211,7 @@ def _plain(dtype: Any) -> np.dtype:
     return plain if isinstance(plain, np.dtype) else np.dtype(object)
 
 
-def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> Groups:
+def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> _Groups:
     _check_sums({name: frame.schema[name] for name in values}, lambda dtype: str(dtype) in POLARS_NUMBERS)
     part = frame.select(by + values).drop_nulls(by).group_by(by, maintain_order=True).agg(pl.col(values).sum())
     for name in values:
@@ -247,10 +247,10 @@ def _of_polars(pl: Any, frame: Any, by: Names, values: Names) -> Groups:
 
     sums = [part[name].to_numpy() for name in values]
     facts: dict[Any, object] = {name: str(frame.schema[name]) for name in by + values}
-    return Groups(facts, [key(name) for name in by], sums, [column.dtype for column in sums], leave)
+    return _Groups(facts, [key(name) for name in by], sums, [column.dtype for column in sums], leave)
 
 
-def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> Groups:
+def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> _Groups:
     types, table = pa.types, frame.select(by + values).unify_dictionaries()
     # Columns are named by their places, because Arrow derives the names of sums from them.
     places = [*map(str, range(len(by + values)))]
@@ -279,7 +279,7 @@ def _of_arrow(pa: Any, frame: Any, by: Names, values: Names) -> Groups:
     sums += [part[f"{place}_count"].to_numpy() for place in added]
     facts: dict[Any, object] = {name: str(table[place].type) for name, place in zip(by + values, places, strict=True)}
     columns = [_key_of_arrow(pa, name, table[place].type, part[place]) for name, place in zip(by, keys, strict=True)]
-    return Groups(facts, columns, sums, [column.dtype for column in sums], leave)
+    return _Groups(facts, columns, sums, [column.dtype for column in sums], leave)
 
 
 def _key_of_arrow(pa: Any, name: Hashable, dtype: Any, column: Any) -> Column:

@@ -14,7 +14,7 @@ from sparse_mpi.collectives.kinds import Adaptable, InputAdapter, checked
 STORAGES = ("Int64", "AtomicInt64", "Double", "Weight")  # storages whose numbers add up
 
 
-class HistogramEntries(Adaptable):
+class _HistogramEntries(Adaptable):
     """The filled bins of a histogram, as keys and values; see `histogram_entries`."""
 
     def __init__(self, histogram: Any) -> None:
@@ -55,7 +55,7 @@ def histogram_entries(histogram: Any) -> Any:
         histogram: a `boost_histogram.Histogram` of storage Int64, AtomicInt64, Double or Weight, with the same axes on
             all ranks. It is not modified. Errors are raised by the call, on every rank.
     """
-    return HistogramEntries(histogram)
+    return _HistogramEntries(histogram)
 
 
 def _bins(x: Any) -> np.ndarray:

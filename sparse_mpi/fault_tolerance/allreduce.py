@@ -32,7 +32,7 @@ class ElasticAllreduce(SparseAllreduce):
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
     """
 
-    execution: Survival
+    execution: _SurvivalExecution
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class ElasticAllreduce(SparseAllreduce):
             check_choice("copy", copy, ROUNDINGS)
             say(copy_every=copy_every, copy=copy)
         self.team: Team = team  #: the surviving ranks
-        self.execution = Survival(self.engine, team, copy_every, copy)
+        self.execution = _SurvivalExecution(self.engine, team, copy_every, copy)
         self.departures: list[Departure] = team.departures  #: the losses so far, in their order
         #: the ranks, by their numbers at the start, whose copy this one has added to its residual
         self.inherited: list[int] = self.execution.inherited
 
 
-class Survival(Direct):
+class _SurvivalExecution(Direct):
     """Carries out steps of an engine as transactions, which the surviving ranks retry after a loss."""
 
     survives = True

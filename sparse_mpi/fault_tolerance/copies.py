@@ -21,12 +21,12 @@ from sparse_mpi.comm import Comm
 from sparse_mpi.comm.counting import received
 from sparse_mpi.sparse import SparseVector
 
-WORD = 8  # bits in an entry of the notes of a `HeldCopy`
+WORD = 8  # bits in an entry of the notes of a `_HeldCopy`
 ROUNDINGS = ("exact", "bfloat16")
 PARTS = 25  # most parts of a copy, a message each; 50 to 200 took as long
 
 
-class HeldCopy:
+class _HeldCopy:
     """A copy of a residual ``(n,)``, of which some entries have left their owner since.
 
     In host memory these are noted in a bit each: notes of n / 8 bytes stay in a cache that the copy is too large for.
@@ -76,7 +76,7 @@ class Copies:
     def __init__(self, every: int, rounding: str) -> None:
         self.every, self.rounding = every, rounding
         self.owner: int | None = None  # the owner's number at the start
-        self._held: HeldCopy | None = None
+        self._held: _HeldCopy | None = None
         self._parts = min(every, PARTS)
         self._taken = np.zeros(self._parts, np.int64)  # the step before which each part was renewed
         self._steps = 0  # number of completed steps
@@ -127,7 +127,7 @@ class Copies:
         part, self._staged, self._part = self._part, None, None
         if staged.whole is not None:
             self.owner, values = staged.whole
-            self._held, self._whole = HeldCopy(values), self.every > 1
+            self._held, self._whole = _HeldCopy(values), self.every > 1
             self._taken[:], self._since = self._steps - 1, self._steps
         elif self._held is not None:
             # A part is from before the step: entries that the owner sent in it leave the copy after that.

@@ -46,7 +46,7 @@ class MomentumCorrection(ErrorFeedback):
     _withheld: Sequence[slice] = field(default=(), init=False, repr=False)  # parts, in this step
 
     def __post_init__(self) -> None:
-        check_momentum(self.momentum)
+        _check_momentum(self.momentum)
         check_switch("nesterov", self.nesterov)
         check_switch("masking", self.masking)
 
@@ -130,7 +130,7 @@ class MomentumCorrection(ErrorFeedback):
         self._velocity = state["velocity"].copy()
 
 
-def check_momentum(momentum: float, name: str = "momentum") -> None:
+def _check_momentum(momentum: float, name: str = "momentum") -> None:
     check_range(name, momentum, "[0, 1)", "0.9 is usual")
 
 
@@ -169,9 +169,9 @@ class GlobalMomentum(LeakyFeedback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_momentum(self.momentum)
+        _check_momentum(self.momentum)
         if self.late is not None:
-            check_momentum(self.late, "late")
+            _check_momentum(self.late, "late")
 
     @property
     def traits(self) -> FeedbackTraits:

@@ -56,22 +56,22 @@ def adam(
                 total += row[DECAY] * waited * weights[at]
             # Second moment of equal gradients in all steps of the wait: Adam's own where all come in every step
             mean = total / waited
-            moment = (mean**2 + (squares[at] - mean**2) * power_of(row[BETA2], waited)) / row[BIAS]
+            moment = (mean**2 + (squares[at] - mean**2) * _power_of(row[BETA2], waited)) / row[BIAS]
             if dense is not None:
                 late = waited > 1 if arrived is None else np.ones(len(at), bool)
                 moment = np.where(late, _travelled(dense, at, row, total), moment)
             # Filter: the rest of earlier arrivals comes along, and a part stays for later ones
             beta, power = row[BETA1], waited**2
-            stays = power_of(beta, power)
+            stays = _power_of(beta, power)
             gathered = total + beta / (1 - beta) * rest[at]
             moved = (1 - stays) * gathered
             if kind == NADAM:
-                own = (1 - power_of(row[NOW], power)) * total / (1 - row[PRODUCT])
-                moved = own + power_of(row[NEXT], power) * moved / (1 - row[PRODUCT] * row[NEXT])
+                own = (1 - _power_of(row[NOW], power)) * total / (1 - row[PRODUCT])
+                moved = own + _power_of(row[NEXT], power) * moved / (1 - row[PRODUCT] * row[NEXT])
             else:
-                moved /= 1 - stays * power_of(beta, last[at])  # all of it, where nothing has come before
+                moved /= 1 - stays * _power_of(beta, last[at])  # all of it, where nothing has come before
             # In torch's measure: moments that begin at 0
-            rest[at] = (1 - beta) * power_of(beta, power - 1) * gathered
+            rest[at] = (1 - beta) * _power_of(beta, power - 1) * gathered
             squares[at] = moment * row[BIAS]
             last[at] = row[STEP]
         update[at] = row[RATE] * moved / (np.sqrt(moment) + row[EPS])
@@ -87,7 +87,7 @@ def entries(gradient: Array, arrived: Array | None) -> Array:
     return np.flatnonzero(mask)
 
 
-def power_of(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+def _power_of(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     """Return ``base**exponent`` for whole exponents >= 0, with the same bits from all kernels."""
     result, rest = np.ones_like(base), exponent.astype(np.int64)
     while rest.any():

@@ -101,7 +101,7 @@ class _Blocks:
         self.x, self.edges = x, edges
         self.finite = np.isfinite(x)
         self.magnitudes = np.where(self.finite, np.abs(x), np.float32(0))
-        self.of, self.places = numbered_blocks(edges)
+        self.of, self.places = _numbered_blocks(edges)
         self.rows = self.filled(self.magnitudes, 0)  # (b, SCALED)
 
     def filled(self, values: Array, rest: float) -> Array:
@@ -127,7 +127,7 @@ class _Blocks:
 
 def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
     half = 1 << (bits - 1)
-    of, places = numbered_blocks(edges)
+    of, places = _numbered_blocks(edges)
     starts, each = code_places(edges, bits), 8 // bits
     shifts = (places % each * bits).astype(np.uint8)
     own = codes[starts[of] + places // each] >> shifts & np.uint8(2 * half - 1)
@@ -139,7 +139,7 @@ def from_levels(codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Ar
 
 def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
     # The exponent e of float32 tells that a number is in [2^e, 2^(e + 1)); 2^e stands for it and for half of it
-    of, places = numbered_blocks(edges)
+    of, places = _numbered_blocks(edges)
     rows = np.zeros((len(edges) - 1, SCALED), np.int32)
     rows[of, places] = x.view(np.uint32) >> np.uint32(23)
     # A scale with its sign bit tells that the last level is Inf in its block
@@ -155,7 +155,7 @@ def to_log4(x: Array, edges: np.ndarray) -> tuple[Array, Array]:
 
 
 def from_log4(codes: Array, scales: Array, edges: np.ndarray) -> Array:
-    of, places = numbered_blocks(edges)
+    of, places = _numbered_blocks(edges)
     levels = codes[code_places(edges, 4)[of] + places // 2] >> (places % 2 * 4).astype(np.uint8) & np.uint8(15)
     top = (scales.view(np.uint32) >> np.uint32(23)).astype(np.int32)[of]
     exponents = np.maximum((top & EXPONENTS) - 2 * levels.astype(np.int32), 0)
@@ -169,7 +169,7 @@ def _spaced(words: Array, steps: int) -> tuple[Array, Array]:
     return low, (high - low) / np.float32(steps)
 
 
-def numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
+def _numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
     counts = np.diff(edges)
     of = np.repeat(np.arange(len(counts)), counts)
     return of, np.arange(len(of)) - edges[:-1][of]
@@ -187,10 +187,10 @@ def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, 
 
 def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:
     indices = (coded // BALLOTS).astype(index_dtype(size))
-    return indices, _decoded(indices, coded & (BALLOTS - 1), lows_of(messages, lows))
+    return indices, _decoded(indices, coded & (BALLOTS - 1), _lows_of(messages, lows))
 
 
-def lows_of(messages: np.ndarray, lows: Array) -> Array:
+def _lows_of(messages: np.ndarray, lows: Array) -> Array:
     """Return the bits ``(n,)`` int32 of the smallest magnitude for each entry, from the scales of all messages."""
     there = messages[messages["entries"] > 0]
     return lows.view(np.int32)[there["block"]].repeat(there["entries"])

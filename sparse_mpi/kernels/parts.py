@@ -73,11 +73,11 @@ def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | No
 
 def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
     parts = len(thresholds) - 1
-    chosen, largest = top_k_rows(add_up_rows(places, values, width, parts), values.shape[1] // parts)
+    chosen, largest = top_k_rows(_add_up_rows(places, values, width, parts), values.shape[1] // parts)
     return chosen.astype(places.dtype), largest + largest.dtype.type(0)
 
 
-def add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
+def _add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
     """Return sums ``(parts, width)`` of messages ``(P, parts * q)``, added in the order of ranks."""
     xp = namespace(values)
     quota = values.shape[1] // parts

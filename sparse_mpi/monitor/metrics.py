@@ -33,7 +33,7 @@ OTHER = "other"
 # Launchers' variables for the job; torchrun says "none" where it was given no name
 JOBS = (JOB, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", TORCHRUN, "PMIX_NAMESPACE")
 LOGGER = logging.getLogger("sparse_mpi")
-_FILES: dict[tuple[int, Path], RankFile] = {}  # process, of which this one may be a fork, and path -> file
+_FILES: dict[tuple[int, Path], _RankFile] = {}  # process, of which this one may be a fork, and path -> file
 _WARNED: set[Path] = set()  # folders that cannot be written to
 # For each reducer: name, help, and the value of the sums, the last step and the series. Names of counters end in
 # _total; others are gauges
@@ -82,7 +82,7 @@ def imbalance(report: StepReport) -> float:
     return received / sent if sent else math.inf if received else 1.0
 
 
-class RankFile:
+class _RankFile:
     """The file of one rank, which its reducers share. A failure to write is one warning."""
 
     def __init__(self, path: Path, job: str, rank: int) -> None:
@@ -139,7 +139,7 @@ class RankFile:
         return "\n".join([*lines, ""])
 
 
-def file_of(comm: Comm) -> RankFile:
+def file_of(comm: Comm) -> _RankFile:
     """Return the file of this rank in the folder that `DIRECTORY` names; it is written once more at the end."""
     told = [os.environ.get(name, "") for name in JOBS]
     job = next((text for text in told if text not in ("", "none")), f"{socket.gethostname()}-{os.getppid()}")
@@ -149,7 +149,7 @@ def file_of(comm: Comm) -> RankFile:
     path = Path(os.environ[DIRECTORY]).absolute() / f"sparse_mpi-{plain}-{rank}.prom"
     if not _FILES:
         atexit.register(write_all)
-    return _FILES.setdefault((os.getpid(), path), RankFile(path, job, rank))
+    return _FILES.setdefault((os.getpid(), path), _RankFile(path, job, rank))
 
 
 def write_all() -> None:

@@ -34,20 +34,20 @@ def observe(engine: Any) -> None:
     folder = os.environ.get(DIRECTORY, "")
     number = next(_NUMBERS[os.getpid(), told_rank(engine.comm.rank), folder])
     if os.environ.get(RANGES, "0") not in ("", "0"):
-        add_ranges(engine, number)
+        _add_ranges(engine, number)
     if meter is not None:
         engine.meters.append(meter)
     if folder:
         engine.meters.append(partial(file_of(engine.comm).note, number))
 
 
-def add_ranges(engine: Any, number: int) -> None:
+def _add_ranges(engine: Any, number: int) -> None:
     """Put the phases of an engine, and the selections in them, into ranges: ``sparse_mpi.exchange #0``."""
     spans = spans_of_profilers()
     if not spans:
         return
     for method, phase in PHASES.items():
-        put_into(spans, f"sparse_mpi.{phase} #{number}", engine, method)
+        _put_into(spans, f"sparse_mpi.{phase} #{number}", engine, method)
     add_exchange = engine._exchange
 
     def ranged_exchange(*args: Any) -> Any:
@@ -57,13 +57,13 @@ def add_ranges(engine: Any, number: int) -> None:
 
     def put_selections(exchange: Any) -> None:
         for selector in exchange.selectors:
-            put_into(spans, f"sparse_mpi.select #{number}", selector, "select")
+            _put_into(spans, f"sparse_mpi.select #{number}", selector, "select")
 
     put_selections(engine.exchange)
     vars(engine)["_exchange"] = ranged_exchange  # algorithms that take turns
 
 
-def put_into(spans: list[Span], name: str, of: object, method: str) -> None:
+def _put_into(spans: list[Span], name: str, of: object, method: str) -> None:
     call = getattr(of, method)
 
     @wraps(call)

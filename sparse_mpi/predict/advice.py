@@ -112,9 +112,9 @@ def advise(
         if way == BASELINE and job.dense is not None:
             plain, off = StepTime(0.0, job.dense), Off()
         else:
-            off = off_of(way, job.n, fit, on)
+            off = _off_of(way, job.n, fit, on)
         found = plain.longer(fit.longer.get(way, 1.0) if fit else 1.0)
-        exposed = overlapped(found, job.batch) if job.overlap else found.seconds
+        exposed = _overlapped(found, job.batch) if job.overlap else found.seconds
         return Offer(way, density, 1, job.batch + exposed, exposed, off)
 
     # Compare all at one density, and the fastest of them at the others.
@@ -127,7 +127,7 @@ def advise(
     return chosen(job, dense, [dense, *compared, *at_others], at)
 
 
-def overlapped(found: StepTime, batch: float) -> float:
+def _overlapped(found: StepTime, batch: float) -> float:
     """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
 
     The exchange hides behind the backward pass, but for the last bucket.
@@ -165,7 +165,7 @@ def chosen(job: TrainingJob, dense: Offer, offers: Sequence[Offer], usual: float
     return Advice(sorted(found, key=lambda of: of.step), best, reason, job.batch, job.utilisation)
 
 
-def off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
+def _off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
     """Return the factors by which a step may be off: as nine of ten fitted ones, or of emulated hosts.
 
     Dense sums of GPUs may be off by the factors of published ones.

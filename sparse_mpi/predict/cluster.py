@@ -26,7 +26,7 @@ LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
 PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 
 
-class Gpu(NamedTuple):
+class _Gpu(NamedTuple):
     """A GPU, as far as a sparse sum needs it; seconds and bytes a second."""
 
     name: str
@@ -40,11 +40,11 @@ class Gpu(NamedTuple):
 # selecting and merging took 1.8 ms with topka, 2.4 with oktopk and 5.3 with elect.
 # Bandwidths are 0.8 of the data sheets', and buses 0.8 of PCIe's: not measured, but for the bus of the H200.
 GPUS = {
-    "h200": Gpu("H200", 3.8e12, 2.0e10, 9e-5, 1.5e-4),
-    "h100": Gpu("H100", 2.7e12, 2.0e10, 9e-5, 1.5e-4),
-    "a100": Gpu("A100", 1.2e12, 2.0e10, 9e-5, 1.5e-4),
-    "v100": Gpu("V100", 7.2e11, 1.0e10, 9e-5, 1.5e-4),
-    "p100": Gpu("P100", 5.8e11, 1.0e10, 9e-5, 1.5e-4),
+    "h200": _Gpu("H200", 3.8e12, 2.0e10, 9e-5, 1.5e-4),
+    "h100": _Gpu("H100", 2.7e12, 2.0e10, 9e-5, 1.5e-4),
+    "a100": _Gpu("A100", 1.2e12, 2.0e10, 9e-5, 1.5e-4),
+    "v100": _Gpu("V100", 7.2e11, 1.0e10, 9e-5, 1.5e-4),
+    "p100": _Gpu("P100", 5.8e11, 1.0e10, 9e-5, 1.5e-4),
 }
 
 
@@ -64,7 +64,7 @@ class Cluster:
     crowding: float = 0.0
     memory: float = 1.0  # times as long as where ways were timed do passes over the whole gradient take
     speed: float = 1.0  # seconds of computing, over the seconds on the core on which ways were timed
-    gpu: Gpu | None = None  # GPU that holds gradients and selects; None: the cores do
+    gpu: _Gpu | None = None  # GPU that holds gradients and selects; None: the cores do
     fabric: Fabric | None = None  # time of a dense sum of GPUs; None: `Allreduce` as modelled here
 
     def __post_init__(self) -> None:

@@ -203,7 +203,7 @@ class Engine:
                 flat = self.entered(gradient)
                 dtype = wide = arrays.wide_type(flat)
                 for remembered in self.feedback.state().values():  # acc is as precise as the most precise of all
-                    check_device(flat, remembered)
+                    _check_device(flat, remembered)
                     if remembered.dtype.itemsize > dtype.itemsize:
                         dtype = remembered.dtype
                 say(_stated(wide, dtype, "dense" if plan.dense else plan.k, check))
@@ -412,7 +412,7 @@ class Engine:
             selector.reset()
 
 
-def check_device(gradient: Array, remembered: Array) -> None:
+def _check_device(gradient: Array, remembered: Array) -> None:
     """Raise TypeError if ``gradient`` is in host memory, and the feedback rule's arrays on a device."""
     if arrays.is_device(remembered) and not arrays.is_device(gradient):
         raise TypeError(

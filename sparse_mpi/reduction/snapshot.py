@@ -98,7 +98,7 @@ class Snapshot:
             owed = {name: added(states, name, engine.layout.size) for name in engine.feedback.state()}
             agreement.words[:] = _widest(owed), *steps_in(states)
             say(call="take_over", ranks=ranks)
-        check_steps(agreement.rows[:, 1:])
+        _check_steps(agreement.rows[:, 1:])
         # The same number of ranks: each has its own state back, to the bit
         if ranks == comm.size:
             return self.restore(states[0])
@@ -108,7 +108,7 @@ class Snapshot:
         engine.start_anew()
         engine.exchange.dtype = None
         replicated, size = engine.feedback.state(replicated=True), engine.layout.size
-        self._load(owed | {name: from_first(states, name, size, comm) for name in replicated})
+        self._load(owed | {name: _from_first(states, name, size, comm) for name in replicated})
         if engine.second_moment is not None:
             engine.second_moment.deal(states, ranks, comm)
 
@@ -215,7 +215,7 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
     return sum((state[name] for state in states[1:]), states[0][name]) if states else np.zeros(size, np.float32)
 
 
-def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
+def _from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
     """Return the array ``name`` ``(n,)`` of the first of rank 0's states, on all ranks. Collective."""
     array = states[0][name] if comm.rank == 0 else np.zeros(0, np.uint8)
     # As bytes, because only rank 0 may know the type; their number tells it
@@ -224,14 +224,14 @@ def from_first(states: Sequence[Mapping[str, object]], name: str, size: int, com
 
 
 def steps_in(states: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Return the least and the most steps of ``states``, for `check_steps`; ValueError if one has none."""
+    """Return the least and the most steps of ``states``, for `_check_steps`; ValueError if one has none."""
     steps = [state.get(STEPS, 0) for state in states]  # those of 0.4 have none
     for number in steps:
         check_whole(f"state[{STEPS!r}]", number, 0, "steps", WHOLE, most=MOST)
     return min(steps, default=MOST), max(steps, default=0)
 
 
-def check_steps(rows: np.ndarray) -> None:
+def _check_steps(rows: np.ndarray) -> None:
     """Raise ValueError unless all ranks' states, of which each row has `steps_in`, have as many steps."""
     least, most = int(rows[:, 0].min()), int(rows[:, 1].max())
     if least < most:

@@ -25,7 +25,7 @@ LONGEST = 1 << 22  # elements of a row that one block of threads selects from
 
 
 @dataclass(frozen=True)
-class AllDimState:
+class _AllDimState:
     layout: Layout
 
 
@@ -58,7 +58,7 @@ class AllDim(Selector):
 
     def init(self, layout: Layout, k: int) -> Any:
         fewest(layout, self.rows, self.dense)  # raises if ``dense`` names tensors that the layout lacks
-        return AllDimState(layout)
+        return _AllDimState(layout)
 
     def select(self, x: Array, k: int, state: Any, add: Array | None = None) -> tuple[SparseVector, Any]:
         accumulate(x, add)

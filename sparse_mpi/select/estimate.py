@@ -28,12 +28,12 @@ RATIOS = (0.8, 0.6, 0.4, 0.2, 0.0)
 MAX_SELECTED_PER_K = 1.75  # a pass that finds more entries ends early, so that they never fill memory
 
 
-class ThresholdPass(NamedTuple):
+class _ThresholdPass(NamedTuple):
     selected: SparseVector | None  # the entries that reach it, if their number is in the band
     reached: int  # number of entries that reach it; one more than the band allows if there are too many
 
 
-def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> ThresholdPass:
+def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> _ThresholdPass:
     """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass; never zeros.
 
     If k = n all nonzero entries are selected.
@@ -41,11 +41,11 @@ def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> Th
     most = max(k, int(band[1] * k))
     passed = at_least(x, max(bits_of(threshold, x), NOT_ZERO) if k < len(x) else NOT_ZERO, most)
     if passed is None:
-        return ThresholdPass(None, most + 1)
-    return ThresholdPass(passed if passed.nnz >= band[0] * k else None, passed.nnz)
+        return _ThresholdPass(None, most + 1)
+    return _ThresholdPass(passed if passed.nnz >= band[0] * k else None, passed.nnz)
 
 
-def settle(tried: ThresholdPass, x: Array, k: int) -> SparseVector:
+def settle(tried: _ThresholdPass, x: Array, k: int) -> SparseVector:
     return largest(x, k) if tried.selected is None else tried.selected
 
 
@@ -152,7 +152,7 @@ class RedSync(Selector):
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:
         accumulate(x, add)
         mean, peak = _mean_and_largest(x)
-        low, high, tried = 0.0, 1.0, ThresholdPass(None, 0)
+        low, high, tried = 0.0, 1.0, _ThresholdPass(None, 0)
         for _ in range(self.halvings):
             middle = (low + high) / 2
             tried = attempt(x, mean + middle * (peak - mean), k, self.band)

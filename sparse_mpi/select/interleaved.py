@@ -18,7 +18,7 @@ from sparse_mpi.states import ranged
 
 
 @dataclass(frozen=True)
-class InterleavedState:
+class _InterleavedState:
     layout: Layout
     step: int = ranged("[0, many)", 0, replicated=True)  # selections made
 
@@ -38,17 +38,17 @@ class Interleaved(AllDim):
         super().__post_init__()
         check_whole("always_alldim", self.always_alldim, 0, "matrices")
 
-    def init(self, layout: Layout, k: int) -> InterleavedState:
+    def init(self, layout: Layout, k: int) -> _InterleavedState:
         super().init(layout, k)
-        return InterleavedState(layout)
+        return _InterleavedState(layout)
 
     def select(
-        self, x: Array, k: int, state: InterleavedState, add: Array | None = None
-    ) -> tuple[SparseVector, InterleavedState]:
+        self, x: Array, k: int, state: _InterleavedState, add: Array | None = None
+    ) -> tuple[SparseVector, _InterleavedState]:
         accumulate(x, add)
         return select_rows(x, self.pattern(k, state)), replace(state, step=state.step + 1)
 
-    def pattern(self, k: int, state: InterleavedState) -> Pattern:
+    def pattern(self, k: int, state: _InterleavedState) -> Pattern:
         return self.longest(state.layout, k) if state.step % 2 else super().pattern(k, state)
 
     def longest(self, layout: Layout, k: int) -> Pattern:

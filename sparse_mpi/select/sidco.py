@@ -67,7 +67,7 @@ def gamma(sample: Sample, ratio: float) -> float:
 
 
 @dataclass(frozen=True)
-class SIDCoState:
+class _SIDCoState:
     """The number of stages, and the record of counts by which it is changed."""
 
     stages: int = ranged("[1, 64]", 1)
@@ -96,10 +96,12 @@ class _SIDCo(Selector):
         check_range("first_ratio", self.first_ratio, "(0, 1)", "0.25 is usual")
         check_whole("period", self.period, 1, "call")
 
-    def init(self, layout: Layout, k: int) -> SIDCoState:
-        return SIDCoState()
+    def init(self, layout: Layout, k: int) -> _SIDCoState:
+        return _SIDCoState()
 
-    def select(self, x: Array, k: int, state: SIDCoState, add: Array | None = None) -> tuple[SparseVector, SIDCoState]:
+    def select(
+        self, x: Array, k: int, state: _SIDCoState, add: Array | None = None
+    ) -> tuple[SparseVector, _SIDCoState]:
         accumulate(x, add)
         with np.errstate(all="ignore"):  # A failed fit gives NaN, which selects nothing.
             threshold = self.estimate(x, k, state.stages)
@@ -121,14 +123,14 @@ class _SIDCo(Selector):
                 survivors = kernels.of(x).moments(x, bits_of(threshold, x))
         return threshold
 
-    def _adapted(self, state: SIDCoState, observed: float, density: float) -> SIDCoState:
+    def _adapted(self, state: _SIDCoState, observed: float, density: float) -> _SIDCoState:
         calls, total = state.calls + 1, state.observed + observed
         if calls < self.period:
-            return SIDCoState(state.stages, calls, total)
+            return _SIDCoState(state.stages, calls, total)
         if abs(total / calls - 1) <= TOLERANCE:
-            return SIDCoState(state.stages)
+            return _SIDCoState(state.stages)
         most = max(1, math.ceil(-math.log2(density)))  # stages that let half of the entries pass each
-        return SIDCoState(state.stages + 1 if state.stages < most else 1)
+        return _SIDCoState(state.stages + 1 if state.stages < most else 1)
 
 
 def _excess(survivors: Moments, threshold: float) -> Sample:

@@ -97,7 +97,7 @@ class Trials:
 
         for number, (pool, case, seed) in enumerate(product(pools, self.cases, self.seeds)):
             attempt(pool, case, types[number % len(types)], seed)
-        for_any(
+        _for_any(
             lambda draw: attempt(
                 pools[draw(0, len(pools) - 1)], drawn(draw), types[draw(0, len(types) - 1)], draw(0, 2**16)
             ),
@@ -105,7 +105,7 @@ class Trials:
         )
 
 
-def for_any(attempt: Callable[[Callable[[int, int], int]], None], examples: int) -> None:
+def _for_any(attempt: Callable[[Callable[[int, int], int]], None], examples: int) -> None:
     """Call ``attempt(draw)`` ``examples`` times; ``draw`` returns a whole number between two, the same each time."""
     if find_spec("hypothesis") is None:
         for seed in range(examples):

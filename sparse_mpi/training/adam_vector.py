@@ -211,7 +211,7 @@ class AdamVector:
 
     def _gathered(self) -> Tensor:
         gradients = {number: local(parameter.grad) for number, parameter in self._moving.items()}  # type: ignore[arg-type]
-        if len(gradients) == len(self._ends) and (whole := one_behind_another(list(gradients.values()))) is not None:
+        if len(gradients) == len(self._ends) and (whole := _one_behind_another(list(gradients.values()))) is not None:
             return whole
         return self._copied("gradients", gradients)
 
@@ -276,7 +276,7 @@ class AdamVector:
         return SparseVector(arrays.like(sums.indices, like), values, len(like)).to_dense()
 
 
-def one_behind_another(parts: Sequence[Tensor]) -> Tensor | None:
+def _one_behind_another(parts: Sequence[Tensor]) -> Tensor | None:
     """Return contiguous tensors that lie one behind another in memory as one vector; None: they do not."""
     first = parts[0]
     memory, at = first.untyped_storage(), first.data_ptr()

@@ -21,7 +21,7 @@ from sparse_mpi.training.sparse_gradients import mean_of, refused_in, staged, su
 from sparse_mpi.training.step_pass import Pass
 
 
-class Arrival(NamedTuple):
+class _Arrival(NamedTuple):
     """A bucket of DDP."""
 
     names: Names
@@ -101,22 +101,22 @@ class BackwardPass:
         used: Collection[Tensor],
         **options: Any,
     ) -> None:
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[_Arrival] = []
         self._gradients, self._order = gradients, order
         self._before, self._used, self._options = before, used, options
         self._pass = Pass()
         self._begun: list[DDPBuckets] = []
-        self._waiting: list[Arrival] = []  # buckets that are no vectors
+        self._waiting: list[_Arrival] = []  # buckets that are no vectors
         self._unfit = False  # a gradient that a scaler has scaled has overflowed
 
     def add(self, names: Names, buffer: Tensor) -> torch.futures.Future[Tensor]:
         devices: list[int | str | torch.device] | None = None if buffer.device.type == "cpu" else [buffer.device]
-        self.arrivals.append(Arrival(names, buffer, torch.futures.Future(devices=devices)))
+        self.arrivals.append(_Arrival(names, buffer, torch.futures.Future(devices=devices)))
         if not self._order.scaled:  # else nothing may begin before all ranks know that no gradient has overflowed
             self._begin(self.arrivals[-1])
         return self.arrivals[-1].future
 
-    def _begin(self, arrival: Arrival) -> None:
+    def _begin(self, arrival: _Arrival) -> None:
         if arrival.buffer.is_sparse or not arrival.buffer.numel():  # parameters without elements send nothing
             return
         if arrival.names in self._gradients.vectors or arrival.names in self._before:
@@ -124,11 +124,11 @@ class BackwardPass:
         else:
             self._waiting.append(arrival)
 
-    def _adopt(self, arrival: Arrival) -> None:
+    def _adopt(self, arrival: _Arrival) -> None:
         plain = all(self._gradients.parameters[name].is_contiguous() for name in arrival.names)
         self._start(self._gradients.adopt(arrival.names), [arrival.buffer] if plain else self._places(arrival))
 
-    def _places(self, arrival: Arrival) -> list[Tensor]:
+    def _places(self, arrival: _Arrival) -> list[Tensor]:
         members = [self._gradients.parameters[name] for name in arrival.names]
         parts = arrival.buffer.split([p.numel() for p in members])
         # In memory a gradient lies as its parameter, channels_last or transposed, if that is dense

@@ -16,7 +16,7 @@ ASSIGNS = (
 )
 
 
-class LoadHook:
+class _LoadHook:
     """torch's hook before a module loads a state; it keeps nobody alive, and in a copy of the module calls nobody."""
 
     def __init__(self, loading: Callable[..., None] | None = None) -> None:
@@ -28,7 +28,7 @@ class LoadHook:
             loading(module, state, prefix, bool(about.get("assign_to_params_buffers")))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LoadHook, ()
+        return _LoadHook, ()
 
 
 class LoadedWeights:
@@ -41,7 +41,7 @@ class LoadedWeights:
     def __init__(self, model: nn.Module, parameters: Iterable[Tensor]) -> None:
         self.refused = ""
         self._known, self._before = set(parameters), dict[Tensor, int]()  # bits before the first load
-        hook = LoadHook(self._loading)  # public since torch 2.5
+        hook = _LoadHook(self._loading)  # public since torch 2.5
         self._handles = [module._register_load_state_dict_pre_hook(hook, True) for module in model.modules()]
 
     def remove(self) -> None:

@@ -23,7 +23,7 @@ from sparse_mpi.reduction.laws import raise_nonfinite
 from sparse_mpi.training.hooks import DENSE, kind_of
 
 
-class RowSum(NamedTuple):
+class _RowSum(NamedTuple):
     """The result of a sum of sparse gradients: the same on all ranks but for the report."""
 
     sums: list[Tensor]  # COO tensors in host memory
@@ -63,7 +63,7 @@ def summed(
     absence: Absence | None = None,
     skips: bool = False,
     unfit: bool = False,
-) -> RowSum:
+) -> _RowSum:
     """Return the sums over the ranks of their `staged` gradients, or raise its error on every rank. Collective.
 
     Args:
@@ -94,10 +94,10 @@ def summed(
     traffic = comm.traffic - before
     selected, total = (sum(one._values().numel() for one in several) for several in (rows, sums))
     seconds = perf_counter() - start - traffic.seconds
-    return RowSum(sums, comm.size, StepReport(selected, total, 0.0, traffic.seconds, seconds, traffic))
+    return _RowSum(sums, comm.size, StepReport(selected, total, 0.0, traffic.seconds, seconds, traffic))
 
 
-def refused_in(handle: Handle[RowSum] | None) -> StepRefused | None:
+def refused_in(handle: Handle[_RowSum] | None) -> StepRefused | None:
     """Wait for sums, if any, and return the refusal of all ranks, if the sums end so."""
     try:
         if handle is not None:
@@ -125,7 +125,7 @@ class SparseGradients:
         self.report: StepReport | None = None  # report of the last step
         self.unfit: bool = False  # other gradients of the step are not finite
         self._average, self._max_norm, self._nonfinite = average, max_norm, nonfinite
-        self._handle: Handle[RowSum] | None = None  # handle of the sums under way
+        self._handle: Handle[_RowSum] | None = None  # handle of the sums under way
 
     def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
         """Take in parameters, with the sparse dimensions of their gradients; all stand in this ``order`` then."""
@@ -144,7 +144,7 @@ class SparseGradients:
         """Return the L2 norm of the mean of all gradients together, once their sum is there; 0 if there are none."""
         return self._handle.wait().norm if self._handle is not None else 0.0
 
-    def start(self, begin: Callable[[Callable[[Comm], RowSum]], Handle[RowSum]]) -> None:
+    def start(self, begin: Callable[[Callable[[Comm], _RowSum]], Handle[_RowSum]]) -> None:
         """Add up the gradients as they are now, in the background: ``begin`` calls a function with the ranks."""
         if self.dims:
             own = [self.objection or staged(parameter.grad, parameter, dim) for parameter, dim in self.dims.items()]

@@ -285,7 +285,7 @@ def _nonzero(vector: SparseVector, kept: object = False) -> SparseVector:
     return take(vector, (vector.values != 0) | kept)
 
 
-class NoValues(Unrounded):
+class _NoValues(Unrounded):
     code_bytes: ClassVar[int | None] = 0
 
 
@@ -397,7 +397,7 @@ def paired(even: Array, odd: Array) -> Array:
     return namespace(even).stack([even, odd], axis=1).ravel()
 
 
-POSITIONS = KnownCounts(NoValues())
+POSITIONS = KnownCounts(_NoValues())
 
 
 def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> Array:
@@ -431,7 +431,7 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 # of that, so that votes of the same level and opposite signs do not add up to 0, which would be as none.
 
 
-class _Same(NoValues):
+class _Same(_NoValues):
     """A codec for senders with a single value: only the scale of the blocks is sent."""
 
     block: ClassVar[int] = SCALED

@@ -22,6 +22,7 @@ MOST = {Comm: 15, Feedback: 10, Algorithm: 14}
 # What users import from
 DOORS = "algorithms checkpoint collectives comm ddp fault_tolerance feedback fsdp optim reduction select wire".split()
 DOORS += ["testing"]
+BESIDE, TEXT = ("bench", "train", "tests", "examples", "docs", "runs"), (".py", ".md", ".ipynb")
 
 
 @pytest.mark.parametrize("protocol", MOST, ids=lambda protocol: protocol.__name__)
@@ -78,3 +79,20 @@ def test_the_public_api_has_docstrings(door):
                 member for member in own if not inspect.getdoc(getattr(thing, member)) and member not in of_protocols
             ]
             assert inspect.getdoc(thing) and not bare, f"{name}: {bare}"
+
+
+def test_a_public_name_is_used_elsewhere():
+    """A function or class that only its own file names is private, or goes."""
+    files = [
+        *LIBRARY.values(),
+        *(file for folder in BESIDE for file in (ROOT / folder).rglob("*") if file.suffix in TEXT),
+    ]
+    words = {file: set(re.findall(r"\w+", file.read_text())) for file in [*files, ROOT / "README.md"]}
+    counts = Counter(word for found in words.values() for word in found)
+    alone = [
+        f"{module}.{node.name}"
+        for module, file in LIBRARY.items()
+        for node in tree_of(file).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name[0] != "_" and counts[node.name] == 1
+    ]
+    assert alone == []

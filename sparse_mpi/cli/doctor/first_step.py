@@ -57,7 +57,7 @@ def first_step(
         from sparse_mpi.kernels.cpu.passes import append  # raises where a step would work without Numba
 
         steps = {name: partial(make_steps, name) for name in algorithms}
-        steps |= {name: partial(train_steps, name) for name in optimizers if "torch" in versions}
+        steps |= {name: partial(_train_steps, name) for name in optimizers if "torch" in versions}
         for step in progress(steps.values(), "compiling"):
             step()
     except Exception as error:
@@ -87,7 +87,7 @@ def make_steps(algorithm: str) -> None:
         World(ranks).run(rank)
 
 
-def train_steps(optimizer: str) -> None:
+def _train_steps(optimizer: str) -> None:
     """Run `PROGRAM` with an optimizer of torch, in a process of its own as programs are."""
     done = call([sys.executable, "-c", PROGRAM, optimizer], outside_of_jobs(os.environ), SECONDS)
     if done.returncode:

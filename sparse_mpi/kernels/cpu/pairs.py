@@ -17,7 +17,7 @@ from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits
 MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
 CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
-MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # bins of the histograms of `kth_of`, for many values and for few
+MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # bins of the histograms of `_kth_of`, for many values and for few
 WINDOW = 1 << 14  # entries of the vector in which pairs are looked for at once: a flag of each in the first-level cache
 ZERO, ONE = np.uint64(0), np.uint64(1)
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
@@ -36,7 +36,7 @@ def add_rows(matrix):
 
 
 @compiled
-def fetch_ahead(x, indices, i):
+def _fetch_ahead(x, indices, i):
     """Fetch the cache line needed `AHEAD` entries after ``indices[i]``, or the last one of all.
 
     Indices are too far apart for the processor's own prefetch.
@@ -47,7 +47,7 @@ def fetch_ahead(x, indices, i):
 @compiled
 def add(x, indices, values):
     for i in range(indices.size):
-        fetch_ahead(x, indices, i)
+        _fetch_ahead(x, indices, i)
         x[indices[i]] += values[i]
 
 
@@ -58,7 +58,7 @@ def add_in_order(x: Array, indices: Array, values: Array, low: int = 0, lengths:
 @compiled
 def subtract(x, indices, values):
     for i in range(indices.size):
-        fetch_ahead(x, indices, i)
+        _fetch_ahead(x, indices, i)
         at = indices[i]
         x[at] = x[at] - values[i] if np.isfinite(values[i]) else 0
 
@@ -67,7 +67,7 @@ def subtract(x, indices, values):
 def gather(x, indices):
     values = np.empty(indices.size, x.dtype)
     for i in range(indices.size):
-        fetch_ahead(x, indices, i)
+        _fetch_ahead(x, indices, i)
         values[i] = x[indices[i]]
     return values
 
@@ -76,7 +76,7 @@ def gather(x, indices):
 def changes(x, indices, values):
     places, deltas, worth = np.empty(values.size, np.int32), np.empty_like(values), np.empty_like(values)
     for i in range(indices.size):
-        fetch_ahead(x, indices, i)
+        _fetch_ahead(x, indices, i)
         places[i] = i
         deltas[i] = values[i] - x[indices[i]]
     for i in range(values.size):  # roots of all together, by vector instructions
@@ -87,7 +87,7 @@ def changes(x, indices, values):
 @compiled
 def clear(x, indices):
     for i in range(indices.size):
-        fetch_ahead(x, indices, i)
+        _fetch_ahead(x, indices, i)
         x[indices[i]] = 0
 
 
@@ -123,7 +123,7 @@ def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
 
 
 @compiled
-def kth_of(values, magnitude, k):
+def _kth_of(values, magnitude, k):
     """Return the k-th largest magnitude bits of a few values, and how often they occur among the k largest.
 
     Each pass counts the entries between ``low`` and ``high`` in bins of equal width, and goes on with the bin of the
@@ -161,7 +161,7 @@ def keep_of_few(indices, values, kept_indices, kept_values):
     """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-    kth, ties = kth_of(values, magnitude, kept_indices.size)
+    kth, ties = _kth_of(values, magnitude, kept_indices.size)
     keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values)
     return kth
 

@@ -18,7 +18,7 @@ BLOCKS = (
 )  # the block of each stream that a thread works on; threads share none, which would take a lock
 
 
-class Rest(NamedTuple):
+class _Rest(NamedTuple):
     """The unused words of a block, all used on one stream, behind the launch that clears it."""
 
     stream: Any  # held, so that no other one gets its handle meanwhile
@@ -32,11 +32,11 @@ def cleared(count: int) -> Array:
         return cupy.zeros(count, np.uint64)
     stream = cupy.cuda.get_current_stream()
     key = cupy.cuda.Device().id, stream.ptr
-    left: dict[tuple[int, int], Rest] = BLOCKS.__dict__.setdefault("left", {})
+    left: dict[tuple[int, int], _Rest] = BLOCKS.__dict__.setdefault("left", {})
     rest = left.get(key)
     if rest is None or len(rest.words) < room:
         if len(left) == STREAMS and key not in left:
             left.clear()
-        rest = Rest(stream, cupy.zeros(WORDS, np.uint64))
-    left[key] = Rest(rest.stream, rest.words[room:])
+        rest = _Rest(stream, cupy.zeros(WORDS, np.uint64))
+    left[key] = _Rest(rest.stream, rest.words[room:])
     return rest.words[:count]

@@ -32,7 +32,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     entries, of_codes, of_scales = totals(messages)
     indices, codes = cupy.empty(entries, index_dtype(size)), cupy.empty(of_codes, np.uint8)
     scales = cupy.empty(of_scales, np.float32)
-    chunks = chunks_of(messages)
+    chunks = _chunks_of(messages)
     count = int(chunks.sum())
     if count:
         written = indices, codes, scales.view(np.uint32), cleared(1 + blocks_for(count))
@@ -41,7 +41,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     return indices, codes, scales
 
 
-def chunks_of(messages: np.ndarray) -> np.ndarray:
+def _chunks_of(messages: np.ndarray) -> np.ndarray:
     return -(-np.where(messages["span"], messages["span"], messages["entries"]) // CHUNK)
 
 
