@@ -1,7 +1,7 @@
 """Arrays of NumPy, CuPy and torch: the only file that tells them apart.
 
-Inside the library an array is NumPy's (host) or CuPy's (device). A torch tensor enters as a view of the same memory and
-results leave as tensors on the same device. CuPy and torch are looked up only if the caller has already imported them.
+Inside the library an array is NumPy's (host) or CuPy's (device). A torch tensor enters as a view of the same memory,
+and results leave as tensors on the same device. CuPy and torch are looked up only if the caller has imported them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_device(x: object) -> TypeGuard[Any]:
 
 
 def is_on_device(x: object) -> bool:
-    """Tell if ``x``, CuPy array or torch tensor, is in a GPU's memory and CuPy is installed to work on it."""
+    """Tell if ``x`` is in a GPU's memory, and CuPy is installed to work on it."""
     return is_device(x) or (_is_torch(x) and x.device.type == "cuda" and _cupy() is not None)
 
 
@@ -61,17 +61,17 @@ def namespace(x: Array) -> ModuleType:
 
 
 def to_host(x: Array) -> np.ndarray:
-    """Return ``x`` in host memory: itself if it is there already, else a copy made after the current stream's work."""
+    """Return ``x`` in host memory: itself if it is there, else a copy made after the current stream's work."""
     return x if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"].asnumpy(x)
 
 
 def like(host: Array, x: Array) -> Array:
-    """Return ``host`` as an array of the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
+    """Return ``host`` in the library of ``x``: itself for NumPy, a copy on the device for CuPy."""
     return host if isinstance(x, np.ndarray) or not is_device(x) else sys.modules["cupy"].asarray(host)
 
 
 def constant(host: np.ndarray, x: Array) -> Array:
-    """Return ``host``, which must never change, in the library of ``x``; a device stores its copy while it lives."""
+    """Return ``host``, which must never change, in the library of ``x``; a device keeps its copy while it lives."""
     if isinstance(x, np.ndarray) or not is_device(x):
         return host
     key = id(host), x.device.id
@@ -90,7 +90,7 @@ def synchronize(x: Array) -> None:
 
 
 def synchronize_device(x: object) -> None:
-    """Wait for the work of all streams on the device of ``x``, so that it may be read on any other stream."""
+    """Wait for all streams on the device of ``x``, so that any may read it."""
     if is_device(x):
         x.device.synchronize()
 
@@ -98,7 +98,7 @@ def synchronize_device(x: object) -> None:
 def on_stream_of(x: object) -> AbstractContextManager[Any]:
     """Make the device of ``x`` current, and let CuPy work on the caller's stream: for a torch tensor, on torch's.
 
-    For a torch tensor, CuPy takes long arrays from torch's memory: neither library can use the other's freed memory.
+    CuPy then takes long arrays from torch's memory: neither library can use the other's freed memory.
     """
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return nullcontext()
@@ -117,9 +117,9 @@ def _on_torch_stream(x: Any) -> Iterator[None]:
 
 @lru_cache(maxsize=16)
 def _allocator(cupy: ModuleType, short: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Return an allocator of CuPy's arrays on its current stream: long ones from torch's memory, others from ``short``.
+    """Return an allocator on CuPy's current stream: long arrays from torch's memory, others from ``short``.
 
-    Arrays may outlive the context in which they are made.
+    Arrays may outlive the context.
     """
     torch = sys.modules["torch"]
 
@@ -147,7 +147,7 @@ class _Foreign(NamedTuple):
 
 @cache
 def _stream_over(cupy: ModuleType, device: int | None, pointer: int) -> Any:
-    """Return CuPy's stream over one of another library, on the current device; cached."""
+    """Return CuPy's stream over another library's, on the current device."""
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14 or later
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
     return cupy.cuda.ExternalStream(pointer)
@@ -175,7 +175,7 @@ def _dtype_name(dtype: Any) -> str:
 def check(x: object, argument: str) -> None:
     """Raise TypeError unless ``x`` is an array that this library takes; ImportError where that needs CuPy.
 
-    RuntimeError where the current stream is being captured into a graph.
+    RuntimeError as in `refuse_capture`.
     """
     if type(x) is np.ndarray and _dtype_name(x.dtype) in FLOATS:  # the rest need not be looked at
         return
@@ -195,14 +195,14 @@ def check(x: object, argument: str) -> None:
 
 
 def check_plain(x: object, argument: str) -> None:
-    """Raise TypeError if ``x`` is a masked array of NumPy, or a masked tensor: masked values would count."""
+    """Raise TypeError if ``x`` is a masked array or tensor: masked values would count."""
     masked = isinstance(x, np.ma.MaskedArray) or (_is_torch(x) and type(x).__name__ == "MaskedTensor")
     if masked:
         raise TypeError(f"{argument} must not be masked, got a {type(x).__name__}; fill it, for example x.filled(0)")
 
 
 def check_place(x: object, argument: str) -> None:
-    """Raise TypeError or ImportError if ``x`` is a torch tensor neither on the CPU nor where CuPy can work on it."""
+    """Raise TypeError or ImportError if ``x`` is a torch tensor where neither NumPy nor CuPy can work on it."""
     if not _is_torch(x):
         return
     if x.device.type not in ("cpu", "cuda"):
@@ -217,7 +217,7 @@ def check_place(x: object, argument: str) -> None:
 
 
 def refuse_capture(x: Any, argument: str) -> None:
-    """Raise RuntimeError if ``x`` is on a device, whose current stream is being captured into a graph."""
+    """Raise RuntimeError if ``x`` is on a device, and the current stream is being captured into a graph."""
     if isinstance(x, np.ndarray) or not is_on_device(x):
         return
     if is_device(x):
@@ -236,9 +236,9 @@ def address(x: Any) -> int:
 
 
 def enter(x: Any) -> Array:
-    """Return ``x`` as a flat NumPy or CuPy array ``(n,)``, which shares the memory of ``x`` if that is contiguous.
+    """Return ``x`` as a flat NumPy or CuPy array ``(n,)``, in the memory of ``x`` if that is contiguous.
 
-    The dtype stays as it is, except that bfloat16, which NumPy and CuPy lack, becomes its bit patterns in uint16.
+    The dtype stays, but bfloat16, which NumPy and CuPy lack, becomes its bit patterns in uint16.
     """
     if isinstance(x, np.ndarray) or not _is_torch(x):
         flat = x.reshape(-1)
@@ -255,7 +255,7 @@ def enter(x: Any) -> Array:
 
 
 def widened(x: Array) -> Array:
-    """Return an array of `enter` in float32 or float64: itself, or half precision widened to float32."""
+    """Return an array of `enter`, with half precision widened to float32."""
     if x.dtype == np.uint16:
         return namespace(x).left_shift(x, 16, dtype=np.uint32).view(np.float32)
     return x.astype(np.float32) if x.dtype == np.float16 else x
@@ -273,7 +273,7 @@ def wide_type(x: Array) -> np.dtype:
 
 
 def bits_type(x: Array) -> np.dtype:
-    """Return the integer type of the magnitudes of ``x``: int64 for float64, int32 for narrower (widened) types."""
+    """Return the integer type of magnitudes of ``x``: int64 for float64, int32 for narrower (widened) types."""
     return _INT64 if x.dtype is _FLOAT64 or x.dtype == np.float64 else _INT32
 
 
@@ -286,7 +286,7 @@ def mantissa_bits(dtype: np.dtype) -> int:
 def magnitude_bits(x: Array) -> Array:
     """Return |x| as integers that order like magnitudes, with Inf above every number and NaN above Inf.
 
-    They are the bit patterns without the sign, int32 or int64.
+    These are the bit patterns without the sign, int32 or int64.
     """
     return x.view(np.int64) & (2**63 - 1) if x.dtype == np.float64 else x.view(np.int32) & (2**31 - 1)
 
@@ -297,20 +297,20 @@ def fractions(x: Array) -> Array:
 
 
 def first_of(rounds: Array, number: int) -> Array:
-    """Return the first of ``number`` receivers of each round, by a hash: a remainder would take four times as long."""
+    """Return each round's first of ``number`` receivers, by a hash: a remainder would take four times as long."""
     return ((fractions(rounds) * np.uint32(number)) >> np.uint32(16)).astype(rounds.dtype)
 
 
 @lru_cache(maxsize=64)
 def index_dtype(size: int) -> np.dtype:
-    """Return the type of indices: int32 if it holds every index of a vector of length ``size``, else int64."""
+    """Return the type of indices: int32 if it holds all of a vector of length ``size``, else int64."""
     return np.dtype(np.int32 if size <= 2**31 - 1 else np.int64)
 
 
 def leave(a: Any, caller: Flattens[A]) -> A:
     """Return ``a`` as a writable array of the caller's library: the inverse of `enter`.
 
-    It shares the memory of ``a`` unless that is read-only, as where the ranks of a `World` share it: that is copied.
+    It shares the memory of ``a``; a read-only ``a``, as ranks of a `World` share it, is copied.
     """
     if isinstance(a, np.ndarray) and not a.flags.writeable:
         a = a.copy()
@@ -321,7 +321,7 @@ def leave(a: Any, caller: Flattens[A]) -> A:
 
 
 def as_tensors(state: Any) -> Any:
-    """Return a nested state with torch tensors, as `torch.load` takes by default, in place of the same NumPy arrays."""
+    """Return a nested state with torch tensors, for `torch.load`, in place of NumPy arrays."""
     import torch
 
     if isinstance(state, dict):
@@ -334,7 +334,7 @@ def as_tensors(state: Any) -> Any:
 
 
 def bytes_of(x: Any) -> memoryview | None:
-    """Return the bytes of an array or a tensor, in C order and host memory; None for anything else."""
+    """Return the bytes of an array or tensor, in C order and host memory; None for others."""
     if _is_torch(x):
         torch = sys.modules["torch"]
         return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

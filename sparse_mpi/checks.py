@@ -1,4 +1,4 @@
-"""Check arguments, and find what names stand for. Errors name the argument, the expected and the given value."""
+"""Check arguments, and find what names stand for. Errors name argument, expected and given value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def present(value: T | None, why: str) -> T:
 
 
 def check_switch(name: str, value: object) -> None:
-    """Raise TypeError unless ``value`` is True or False: a text, for example "no", would count as True."""
+    """Raise TypeError unless ``value`` is True or False: a text such as "no" would count as True."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")
 
@@ -38,7 +38,7 @@ def check_whole(
 ) -> None:
     """Raise TypeError or ValueError unless ``value``, for the argument ``name``, is a whole number in [least, most].
 
-    ``unit`` is the noun that it counts, for example "steps"; the error ends in the ``remedy``.
+    ``unit`` is the noun that it counts, as "steps"; the error ends in the ``remedy``.
     """
     bounds = f"at least {least}" if most is None else f"in [{least}, {most}]"
     bounds, remedy = f"{bounds} {unit}".rstrip(), remedy and f"; {remedy}"
@@ -51,7 +51,7 @@ def check_whole(
 def check_range(name: str, value: object, interval: str, remedy: str = "") -> None:
     """Raise TypeError or ValueError unless ``value``, for the argument ``name``, is a number in ``interval``.
 
-    Intervals are written like "[0, 1)", or "(0, inf)" for all finite numbers above 0; NaN is in none.
+    Intervals are as "[0, 1)", or "(0, inf)" for all finite numbers above 0; NaN is in none.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number in {interval}, got {value!r}")
@@ -93,7 +93,7 @@ def converted(name: str, what: str, make: Callable[[Any], T], value: object) -> 
 
 @cache
 def removed() -> dict[str, list[str]]:
-    """Return the release and the remedy of each argument, option, command and registry entry that was removed."""
+    """Return release and remedy of each argument, option, command and registry entry that was removed."""
     import json  # for errors alone
 
     return json.loads(Path(__file__).with_name("gone.json").read_text())
@@ -102,7 +102,7 @@ def removed() -> dict[str, list[str]]:
 def meant(given: object, names: Iterable[str], gone: bool = True) -> str:
     """Return ``"; did you mean oktopk?"`` with the most similar of ``names``, or ``""``.
 
-    With ``gone``, a name of `removed` gets its release and remedy. An option's name is without dashes.
+    With ``gone``, a name in `removed` gets its release and remedy. Options have no dashes.
     """
     name = str(given).lstrip("-").replace("-", "_")
     if gone and name in removed():
@@ -113,7 +113,7 @@ def meant(given: object, names: Iterable[str], gone: bool = True) -> str:
 
 
 def takes_alias(alias: str, argument: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator by which a keyword ``argument`` has a second name ``alias``; TypeError if both are given."""
+    """Return a decorator that gives a keyword ``argument`` the second name ``alias``; TypeError for both."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -133,14 +133,14 @@ def takes_alias(alias: str, argument: str) -> Callable[[Callable[P, R]], Callabl
 
 
 class Registry(dict[str, Any]):
-    """The library's entries by name, which finds others too, and lists them not.
+    """The library's entries by name, which finds others too, but does not list them.
 
     Others are entry points of installed packages, in the group ``sparse_mpi.algorithms``, ``sparse_mpi.selectors`` or
-    ``sparse_mpi.wires``, and ``"module:Name"``, an attribute of a module in Python's path or the working directory.
+    ``sparse_mpi.wires``, and ``"module:Name"``, from Python's path or the working directory.
 
     Args:
-        argument: its name in errors: ``"algorithm"``, ``"selector"`` or ``"wire"``.
-        entries: the library's own, as name and class or instance.
+        argument: name in errors: ``"algorithm"``, ``"selector"`` or ``"wire"``.
+        entries: the library's own, a class or instance by name.
     """
 
     def __init__(self, argument: str, entries: Mapping[str, object]) -> None:
@@ -151,7 +151,7 @@ class Registry(dict[str, Any]):
         return super().__contains__(name) or (isinstance(name, str) and (":" in name or name in self._installed()))
 
     def __missing__(self, name: str) -> object:
-        """Return the entry of another name. Raises ValueError: there is none."""
+        """Return another entry; ValueError if there is none."""
         installed = self._installed()
         if name in installed:
             return installed[name].load()
@@ -167,7 +167,7 @@ class Registry(dict[str, Any]):
 
 
 def loaded(argument: str, name: str) -> object:
-    """Return the attribute ``Name`` of a module, for ``"module:Name"``. Raises ValueError: there is none."""
+    """Return what ``"module:Name"`` names; ValueError if there is none."""
     module, _, attribute = name.partition(":")
     here = os.getcwd()
     sys.path.append(here)

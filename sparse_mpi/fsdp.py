@@ -1,6 +1,6 @@
 """Make the sum over the replicas of a model that torch's FSDP2 shards sparse: `attach`.
 
-With a mesh of two dimensions, of which layers are sharded over one::
+Layers are sharded over one of a mesh's two dimensions::
 
     mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("replicate", "shard"))
     for layer in (*model.layers, model):
@@ -8,10 +8,10 @@ With a mesh of two dimensions, of which layers are sharded over one::
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     reduction = attach(model, mesh["replicate"], optimizer=optimizer)
 
-FSDP2 gathers and reduces inside a replica, over fast links. The slow network carries the sum over the replicas, which a
-mesh of two dimensions (HSDP) makes dense. Here each process reduces its own shard over the replicas: G lanes side by
-side, each with a residual of n / G numbers and k / G entries a step. With Ok-Topk a network card carries 4 k (N - 1) /
-(N G) words a step for N replicas. FlexDeMo (arXiv 2502.06728) published the pattern.
+FSDP2 gathers and reduces inside a replica, over fast links. The slow network carries the sum over the replicas, which
+is dense in torch's HSDP. Here each process reduces its own shard over the replicas: G lanes side by side, each with a
+residual of n / G numbers and k / G entries a step. With Ok-Topk a network card carries 4 k (N - 1) / (N G) words a step
+for N replicas. FlexDeMo (arXiv 2502.06728) published the pattern.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def attach(
     dense_steps: int = 0,
     **options: Any,
 ) -> ShardedReduction:
-    """Have gradients of a sharded model reduced sparsely over its replicas, from now on. Collective.
+    """Reduce gradients of a sharded model sparsely over its replicas, from now on. Collective.
 
     Each unit, a module that ``fully_shard`` was called on, is reduced by itself behind the backward pass, on a GPU with
     neighbours up to 250 MB; ``.grad`` has the mean when ``backward()`` returns. Accumulation
@@ -59,23 +59,22 @@ def attach(
     and clipping by ``torch.nn.utils.clip_grad_norm_`` work as without. A ``GradScaler`` does not: train in bfloat16.
 
     Args:
-        model: module whose layers are sharded by ``fully_shard`` over a mesh of one dimension.
-        replicas: the processes that hold the same shard, in any order: a mesh of one dimension as
-            ``mesh["replicate"]``, a process group, or an mpi4py communicator.
-        density: the share of a unit's entries that is sent; for None see `DistributedOptimizer`.
+        model: module with layers sharded by ``fully_shard`` over a mesh of one dimension.
+        replicas: processes with the same shard, in any order: a mesh of one dimension as ``mesh["replicate"]``, a
+            process group, or an mpi4py communicator.
+        density: share of a unit's entries that is sent; None: see `DistributedOptimizer`.
         algorithm: a name in `ALGORITHMS`, or an instance.
         feedback: see `SparseAllreduce`.
-        optimizer: torch optimizer of the sharded model's parameters, made after ``fully_shard``. None: it gets the
-            plain means, as with ``momentum="local"``.
-        momentum: mode of `DistributedOptimizer`. But with ``"local"`` one backward pass is reduced before each step;
-            others come after ``model.set_requires_gradient_sync(False)``.
+        optimizer: torch optimizer of the sharded model's parameters, made after ``fully_shard``. None: as with
+            ``momentum="local"``.
+        momentum: mode of `DistributedOptimizer`. Unless it is ``"local"``, one backward pass is reduced before each
+            step; others come after ``model.set_requires_gradient_sync(False)``.
         op: "average" or "sum" over the replicas. Inside a replica FSDP2 averages, or divides as
-            ``set_gradient_divide_factor`` says; with a factor that counts all ranks take "sum".
-        dense_steps: the number of dense steps at the beginning.
+            ``set_gradient_divide_factor`` says; take "sum" with a factor that counts all ranks.
+        dense_steps: number of dense first steps.
         **options: ``clip_norm``, the L2 norm to clip the reduced gradient of the whole model to, estimated: reductions
-            then begin behind the backward pass; ``nonfinite`` (``"keep"`` or ``"raise"``); and hyperparameters of a
-            named algorithm, see
-            `SparseAllreduce`.
+            then begin behind the backward pass; ``nonfinite`` (``"keep"`` or ``"raise"``); and a named algorithm's
+            hyperparameters, see `SparseAllreduce`.
 
     Raises:
         TypeError: ``model`` is not sharded by FSDP2, or over a mesh of several dimensions; or replicas or optimizer are

@@ -1,6 +1,6 @@
 """Make any torch optimizer step along gradients that are reduced over all ranks: `DistributedOptimizer`.
 
-Names are Horovod's (Sergeev and Del Balso, 2018), so that a program changes in three lines. Arguments behind
+Names are Horovod's (Sergeev and Del Balso, 2018): a program changes in three lines. Arguments behind
 ``named_parameters`` are given by keyword.
 """
 

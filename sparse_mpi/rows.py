@@ -1,4 +1,4 @@
-"""The tensors of a gradient as matrices of rows, and the number of selected entries of each row (ADTopk, HPDC'24).
+"""The tensors of a gradient as matrices, and the number of selected entries of each row (ADTopk, HPDC'24).
 
 Neither counts nor row numbers are sent: from shapes and k every rank knows the row of each entry.
 """
@@ -21,7 +21,7 @@ RULES = ("output", "axis1")
 
 
 class Block(NamedTuple):
-    """Neighbouring rows of a tensor that have the same quota."""
+    """Neighbouring rows of a tensor with one quota."""
 
     first: int  # number of its first row
     last: int  # number of the row after its last one
@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """A tensor as a matrix of rows of equal length, and the number of selected entries of each row.
+    """A tensor as a matrix, and the number of selected entries of each row.
 
     Element c of row j is element ``j // stride * stride * length + j % stride + c * stride`` of the tensor.
     """
@@ -56,7 +56,7 @@ class Matrix(NamedTuple):
 
     @property
     def blocks(self) -> Iterator[Block]:
-        """Iterate over the rows as blocks of one quota: rows with an extra entry, if any, and then the others."""
+        """Iterate over blocks of one quota: rows with an extra entry, if any, and then the others."""
         if self.extra:
             yield Block(0, self.extra, self.quota + 1)
         yield Block(self.extra, self.rows, self.quota)
@@ -90,7 +90,7 @@ def check_rule(rows: str) -> None:
 
 
 def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the numbers of the tensors that are selected whole: ``dense``, which must be of the layout.
+    """Return the numbers of tensors that are selected whole: ``dense``, which must be of the layout.
 
     None: all tensors with fewer than two dimensions, but none of a layout of one tensor.
     """
@@ -107,7 +107,7 @@ def dense_tensors(layout: Layout, dense: tuple[int, ...] | None) -> tuple[int, .
 
 @lru_cache(maxsize=64)
 def fewest(layout: Layout, rows: str, dense: tuple[int, ...] | None) -> Pattern:
-    """Return the pattern of one entry of every row, and all of the dense tensors; see `quotas` for the arguments."""
+    """Return the pattern of one entry of every row, and all of dense tensors; see `quotas` for the arguments."""
     whole = frozenset(dense_tensors(layout, dense))
     return tuple(
         Matrix(number, offset, 1, size, 1, size)
@@ -129,10 +129,10 @@ def _rows_of(shape: tuple[int, ...], rows: str) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=64)
 def quotas(layout: Layout, k: int, rows: str = "output", dense: tuple[int, ...] | None = None) -> Pattern:
-    """Return the pattern that shares k entries out among the rows in proportion to their length, at least one each.
+    """Return the pattern that shares k entries out among rows in proportion to length, at least one each.
 
-    Fractions are rounded by largest remainder; of equal ones the lower row's goes first. Where the `dense_tensors` and
-    one entry of every row are more than k already, the pattern is `fewest`. ``rows`` is one of `RULES`.
+    Fractions are rounded by largest remainder; of equal ones the lower row's goes first. Where `fewest` has more than k
+    already, that is the pattern. ``rows`` is one of `RULES`.
     """
     pattern = fewest(layout, rows, dense)
     if k <= sum(tensor.entries for tensor in pattern):
@@ -159,7 +159,7 @@ def _shared_out(left: int, tensors: list[Matrix]) -> dict[int, Matrix]:
 
 
 def row_starts(pattern: Pattern, like: Array) -> Array:
-    """Return for each selected entry, row after row, where its row starts in the flat vector; not to be written to."""
+    """Return the flat index of each selected entry's row, row after row; not to be written to."""
     return arrays.constant(_row_starts(pattern, like.dtype), like)
 
 
@@ -177,7 +177,7 @@ def _row_starts(pattern: Pattern, dtype: np.dtype) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def row_tables(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """Return the short rows and the long ones of a pattern without strides; see `DeviceKernels.select_rows`."""
+    """Return short and long rows of a pattern without strides, see `DeviceKernels.select_rows`."""
     table, row, at = np.empty((sum(tensor.rows for tensor in pattern), 4), np.int64), 0, 0
     for tensor in pattern:
         for block in tensor.blocks:

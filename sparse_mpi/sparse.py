@@ -1,4 +1,4 @@
-"""SparseVector and Layout, and the operations of which all algorithms are made: pure, on NumPy and CuPy arrays."""
+"""SparseVector, Layout, and the pure operations behind all algorithms, on NumPy and CuPy arrays."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def leave(result: SparseVector | Array, caller: Flattens[A]) -> SparseVector[A] 
 
 
 def merge(vector: SparseVector, lengths: np.ndarray | None = None) -> SparseVector:
-    """Sum the entries that share an index, in the order in which they stand; indices of the result ascend.
+    """Sum the entries that share an index, in their order; indices of the result ascend.
 
-    So ranks that merge the same buffer get the same bits. If the entries are ascending runs of ``lengths`` ``(runs,)``,
-    a device need not sort.
+    So ranks that merge the same buffer get the same bits. With ascending runs of ``lengths`` ``(runs,)`` a device need
+    not sort.
     """
     return SparseVector(*kernels.of(vector.values).merge(*vector, lengths=lengths), vector.size)
 
 
 def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
-    """Return the k >= 1 entries of largest magnitude, or all if there are no more than k.
+    """Return the k >= 1 entries of largest magnitude, or all if there are no more.
 
     Of equal magnitudes the lower index is taken. With ``reuse`` the result may overwrite ``vector``.
     """
@@ -79,7 +79,7 @@ def truncate(vector: SparseVector, k: int, reuse: bool = False) -> SparseVector:
 
 
 def truncate_least(vector: SparseVector, k: int, reuse: bool = False) -> tuple[SparseVector, Number]:
-    """Return the result of `truncate`, and the least magnitude bits of its k values; 0 if there are fewer than k."""
+    """Return the result of `truncate`, and the least magnitude bits of its k values; 0 for fewer."""
     indices, values, least = kernels.of(vector.values).truncate_least(vector.indices, vector.values, k, reuse)
     return SparseVector(indices, values, vector.size), least
 
@@ -87,10 +87,10 @@ def truncate_least(vector: SparseVector, k: int, reuse: bool = False) -> tuple[S
 def at_least(
     x: Array, threshold: int, most: int, add: Array | None = None, squares: Array | None = None
 ) -> SparseVector | None:
-    """Return the entries of ``x`` whose magnitude bits reach ``threshold``, or None if there are more than ``most``.
+    """Return the entries of ``x`` with magnitude bits from ``threshold`` on, or None for more than ``most``.
 
-    ``add`` ``(n,)``, if there is one, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` they are
-    entries of ``x / sqrt(squares)``, see `Kernels.standardized`.
+    ``add`` ``(n,)``, if given, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` entries are
+    those in ``x / sqrt(squares)``, see `Kernels.standardized`.
     """
     passes = kernels.of(x)
     if squares is not None:
@@ -117,7 +117,7 @@ def concatenate(parts: Sequence[SparseVector]) -> SparseVector:
 def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) -> SparseVector:
     """Return the entries that a boolean mask ``(nnz,)``, ascending positions or a slice choose.
 
-    Give the ``count`` of a mask if it is known: the host then need not wait for a device.
+    With the ``count`` of a mask, the host need not wait for a device.
     """
     if not isinstance(chosen, slice) and chosen.dtype == bool:
         return SparseVector(*kernels.of(chosen).compress(vector.indices, vector.values, chosen, count), vector.size)
@@ -125,7 +125,7 @@ def take(vector: SparseVector, chosen: Array | slice, count: int | None = None) 
 
 
 def reaching(vector: SparseVector, threshold: int, count: int, chosen: Array | None = None) -> SparseVector:
-    """Return the ``count`` entries, within a mask ``(nnz,)`` if any, whose magnitude bits reach ``threshold``."""
+    """Return the ``count`` entries, within a mask ``(nnz,)`` if any, with magnitude bits from ``threshold`` on."""
     kept = kernels.of(vector.values).compress(vector.indices, vector.values, chosen, count, threshold)
     return SparseVector(*kept, vector.size)
 
@@ -136,7 +136,7 @@ def where(vector: SparseVector, other: SparseVector) -> SparseVector:
 
 
 def subtract(a: SparseVector, b: SparseVector) -> SparseVector:
-    """Return ``a - b`` over the union of their indices, which ascend in each of them."""
+    """Return ``a - b`` over the union of their ascending indices."""
     runs = [(a.indices, a.values), (b.indices, -b.values)]
     return SparseVector(*kernels.of(a.values).merge_runs(runs, a.size), a.size)
 
@@ -165,12 +165,12 @@ def regions_of(boundaries: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NoState:
-    """The state of a selector or algorithm that keeps nothing from step to step."""
+    """The state of a selector or algorithm without one."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The shapes of the tensors that make up the flat vector, in order."""
+    """The shapes of the flat vector's tensors, in order."""
 
     shapes: tuple[tuple[int, ...], ...]
 
@@ -182,7 +182,7 @@ class Layout:
         """Return the Layout that a length, a sequence of shapes or a Layout describes.
 
         Raises:
-            TypeError: ``layout`` is none of these.
+            TypeError: ``layout`` is of another type.
             ValueError: ``layout`` describes a vector without elements, or has a negative dimension.
         """
         shapes = layout.shapes if isinstance(layout, Layout) else layout
@@ -203,7 +203,7 @@ class Layout:
 
     @property
     def digest(self) -> str:
-        """Return 8 hexadecimal digits, a hash of the shapes, that tell layouts apart."""
+        """Return 8 hexadecimal digits that tell layouts apart."""
         return blake2b(repr(self.shapes).encode(), digest_size=4).hexdigest()
 
     @cached_property
@@ -213,7 +213,7 @@ class Layout:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Return the index at which each tensor starts in the flat vector."""
+        """Return each tensor's first index in the flat vector."""
         return tuple(itertools.accumulate(self.sizes, initial=0))[:-1]
 
     @property

@@ -1,4 +1,4 @@
-"""What the fields of a state may hold, declared beside each by `ranged`: one rule checks all when a state is loaded."""
+"""What fields of a state may hold, declared by `ranged`: one rule checks all when a state is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Range:
 
     Args:
         interval: values allowed, as in `checks.check_range`, with names of `bounds_of` too; "": all, NaN included.
-        lengths: numbers of elements that an array may have, names of `bounds_of`; (): any number.
+        lengths: lengths that an array may have, names of `bounds_of`; (): any.
         rising: True: the elements of an array ascend strictly.
         replicated: True: all ranks that reduce together have the same value.
     """
@@ -33,7 +33,7 @@ class Range:
     replicated: bool = False
 
     def checked(self, where: str, value: Any, like: object, bounds: Mapping[str, int]) -> Any:
-        """Return a copy of ``value``, which is to replace ``like``; TypeError or ValueError names it ``where``."""
+        """Return a copy of ``value``, to replace ``like``; TypeError or ValueError names it ``where``."""
         if isinstance(like, np.ndarray):
             self.check_array(where, value, like.dtype.kind, bounds)
             self._check_numbers(where, value[[value.argmin(), value.argmax()]].tolist() if len(value) else [], bounds)
@@ -94,7 +94,7 @@ def range_of(one: Field[object]) -> Range:
 
 
 def bounds_of(size: int, ranks: int, dtype: str | None) -> dict[str, int]:
-    """Return the numbers that ranges name, for a vector of ``size`` elements on ``ranks`` ranks, acc of ``dtype``."""
+    """Return the numbers that ranges name, for ``size`` elements on ``ranks`` ranks, acc of ``dtype``."""
     return {
         "0": 0,
         "n": size,
@@ -107,9 +107,9 @@ def bounds_of(size: int, ranks: int, dtype: str | None) -> dict[str, int]:
 
 
 def replicated(state: object, where: str, without: str = "", whole: bool = False) -> Iterator[tuple[str, object]]:
-    """Yield path and value of each leaf of ``state`` that is replicated, but for fields called ``without``.
+    """Yield path and value of each replicated leaf of ``state``, but for fields called ``without``.
 
-    If it is replicated as a ``whole``, of all leaves.
+    With ``whole``, all leaves are replicated.
     """
     if isinstance(state, tuple) and any(map(is_dataclass, state)):
         for number, part in enumerate(state):

@@ -1,10 +1,10 @@
 """ACP-SGD (Zhang et al., ICDCS'23): PowerSGD with its two halves in alternate steps, one allreduce each.
 
-Costs 2(P-1)/P words for each element of the left or, in turns, the right rank-r factors of all matrices and for each
-dense element, and 2 ceil(log2 P) messages a rank. Returns a dense sum.
+Costs 2(P-1)/P words for each element of the left or, in turns, right rank-r factors of all matrices and each dense
+element, and 2 ceil(log2 P) messages a rank. Returns a dense sum.
 
 M_i is the matrix on rank i. Even steps: Q = orth(Q), P_i = M_i Q; odd steps: P = orth(P), Q_i = M_i^T P. The
-orthogonalised factor is the sum of the step before. total = P Q^T with the new sum; sent_i = P_i Q^T or P Q_i^T.
+orthogonalised factor is the last step's sum. total = P Q^T with the new sum; sent_i = P_i Q^T or P Q_i^T.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparse_mpi.sparse import Layout
 
 @dataclass(frozen=True)
 class ACPSGD(LowRank):
-    """One allreduce a step: left factors in even steps, right factors in odd steps; k is ignored."""
+    """One allreduce a step: left factors in even steps, right ones in odd steps; k is ignored."""
 
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: LowRankState, layout: Layout, add: Array | None = None

@@ -3,11 +3,11 @@
 Costs 2f(P-1)/P words for the f entries of whole tensors and 1.25 to 1.5 (k - f)(P-1) for the others, up to 2 in a plain
 step, and 3 ceil(log2 P) messages. Returns the sum of all selections.
 
-Quotas are the same on every rank, so counts and row numbers are not sent: an entry of a row is its value and its
-column, one or two bytes; four in a plain step over a tensor of more than 65,536 elements.
+Quotas are the same on every rank, so counts and row numbers are not sent: a row's entry is its value and column, one or
+two bytes; four in a plain step over a tensor of more than 65,536 elements.
 
-Departs from the published program: one message a step in place of two a tensor, columns in place of int64 indices, and
-one pass that adds all messages in place of a dense vector for each rank.
+Departs from the published program: one message a step, not two a tensor; columns, not int64 indices; one pass that adds
+all messages, not a dense vector for each rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ADTopk(Algorithm):
 
     Args:
         selector: `Interleaved` or `AllDim`; its ``dense`` tensors, and tensors that it selects whole, are allreduced.
-        wire: the message format of the entries of rows.
+        wire: the message format of rows' entries.
     """
 
     selector: Selector = Interleaved()

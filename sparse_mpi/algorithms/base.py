@@ -32,7 +32,7 @@ else:
     class Reduction(NamedTuple):
         """The result of an allreduce: the sum, and this rank's part in it.
 
-        The sum of ``sent`` over all ranks is ``total`` (to rounding), so ``x - sent`` is what this rank still owes.
+        The ranks' ``sent`` add up to ``total`` (to rounding), so ``x - sent`` is what this rank still owes.
         """
 
         total: SparseVector | Array  #: the same bytes on every rank; dense where the algorithm's result is dense
@@ -61,11 +61,11 @@ class Bound(NamedTuple):
 
     @staticmethod
     def of(payload: SizeBound, messages: float, control: float) -> Bound:
-        """Return the bound of messages of payload, whose formats bound their size, and of control."""
+        """Return the bound of payload messages, by their formats, and of control."""
         return Bound(payload.pairs, payload.values, messages, control, payload.extra)
 
     def payload(self, pair_bytes: int, value_bytes: int) -> float:
-        """Return the payload in bytes, for pairs and values of these sizes in bytes."""
+        """Return the payload in bytes, with these sizes of pairs and values."""
         return self.pairs * pair_bytes + self.values * value_bytes + self.extra
 
     @property
@@ -76,7 +76,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Traits:
-    """The properties that an algorithm declares, where they differ from these defaults."""
+    """Properties that an algorithm declares where they differ from these defaults."""
 
     conserves: bool = True  #: the second law holds; False declares the algorithm exempt from it
     delegates_residual: bool = False  #: ``sent`` may have entries that ``total`` lacks: another rank keeps them
@@ -96,12 +96,12 @@ class Traits:
 
 
 def levels_field(default: int | None = None) -> Any:
-    """Return the field ``levels`` of an algorithm that can run between nodes; its state is the same for any value."""
+    """Return the field ``levels`` of an algorithm that can run between nodes, with the same state for any value."""
     return field(default=default, kw_only=True, metadata={"of_ranks": True})
 
 
 class Part(Protocol):
-    """Some tensors of the gradient, and the algorithm that reduces them: a dataclass, see `hybrid.Fused`."""
+    """Some tensors of the gradient, and their algorithm: a dataclass, see `hybrid.Fused`."""
 
     @property
     def algorithm(self) -> Algorithm: ...
@@ -110,17 +110,17 @@ class Part(Protocol):
 
 
 class Algorithm(ABC):
-    """The base class of all algorithms, which are frozen dataclasses of hyperparameters.
+    """Base class of all algorithms, which are frozen dataclasses of hyperparameters.
 
     ``reduce`` obeys two laws on any number of ranks and any input:
 
     1. Agreement: ``total`` has the same bytes on every rank.
-    2. Nothing is lost: the sum of ``sent`` over the ranks is ``total``, to rounding.
+    2. Nothing is lost: the ranks' ``sent`` add up to ``total``, to rounding.
 
     No return may depend on one rank's data before the last message: a rank with an empty selection still takes part.
 
-    An algorithm implements ``reduce``, and overrides other members, by a field, a ``ClassVar`` or a property, where
-    their default is wrong for it.
+    An algorithm implements ``reduce``, and overrides other members, by a field, a ``ClassVar`` or a property, if their
+    default is wrong.
     """
 
     selector: Selector | None = None  # picks the entries to send, from all of acc
@@ -157,9 +157,9 @@ class Algorithm(ABC):
             k: entries to send, 1 <= k <= n.
             comm: the transport.
             state: the result of `init` or of the last step; its arrays may be written to.
-            layout: the shapes of the tensors that make up ``acc``, the same as in `init`.
+            layout: the shapes of the tensors in ``acc``, as in `init`.
             add: ``(n,)`` to add to ``acc`` in place. An algorithm that `accumulates` passes it to ``selector.select``,
-                which adds it in the pass that selects. All others are given None.
+                which adds it in the pass that selects. Others are given None.
 
         An algorithm that `carries` also takes ``beside``: ``(n,)`` of the dtype of acc, not negative. It divides the
         gradient by the root of ``beside`` to select, sums ``beside`` coarsely at the entries of the result, and returns
@@ -171,21 +171,21 @@ class Algorithm(ABC):
         raise NotImplementedError(f"{self!r} must declare its bound here: write bound(layout, k, ranks) -> Bound")
 
     def forget(self, state: Any) -> Any:
-        """Return the state for a next step whose residual is empty, after a step that sent all of it."""
+        """Return the state after a step that sent everything, for a next one with an empty residual."""
         return state
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the smallest and the largest possible number of entries of ``total``; n if it is dense."""
+        """Return the fewest and the most entries of ``total``; n if it is dense."""
         return 0, min(layout.size, self.selected_band(layout, k, ranks)[1] * ranks)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
-        """Return the smallest and the largest number of entries that a rank selects; n if it does not select."""
+        """Return the fewest and the most entries that a rank selects; n if it does not select."""
         if self.selector is None:
             return 0, layout.size
         return floor(self.selector.band[0] * k), most_selected(self.selector, layout, k)
 
     def exact_order(self, layout: Layout, k: int) -> bool:
-        """Tell if the trait ``exact_order`` holds for vectors of this layout and k."""
+        """Tell if the trait ``exact_order`` holds for this layout and k."""
         return self.traits.exact_order
 
 

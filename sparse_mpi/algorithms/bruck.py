@@ -1,6 +1,6 @@
-"""Bruck's allgather (IEEE TPDS'97) of messages of lengths unknown to receivers, in ceil(log2 P) messages a rank.
+"""Bruck's allgather (IEEE TPDS'97) of messages of unknown lengths, in ceil(log2 P) messages a rank.
 
-`Comm.allgatherv` gathers the lengths first, in as many messages; here each length travels behind its rows.
+`Comm.allgatherv` gathers the lengths first, in as many messages; here they travel behind their rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Dense allreduce in bfloat16: a fairer baseline than float32, with half the bytes and no sparsity.
 
 Costs n(P-1)/P words and P - 1 + ceil(log2 P) messages a rank. MPI has no bfloat16 sum, so this is a reduce-scatter of
-regions of equal width, whose owners add in acc's dtype and in rank order, and an allgather. Returns a dense sum,
+regions of equal width, which owners add in acc's dtype and in rank order, and an allgather. Returns a dense sum,
 rounded to bfloat16 before and after the addition. The first error stays in the residual of the rank that rounded, the
-second in that of the region's owner.
+second in the region owner's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DenseBF16(Algorithm):
     ) -> tuple[Reduction, NoState]:
         """Return the sum ``(n,)``, bfloat16 values in acc's dtype.
 
-        ``sent`` is acc rounded, less the rounding error of the sum in this rank's region.
+        ``sent`` is acc rounded, less the sum's rounding error in this rank's region.
         """
         # Reduce-scatter: round, send every region to its owner, and add in acc's dtype and in rank order.
         bounds = equal_boundaries(len(acc), comm.size)

@@ -1,7 +1,6 @@
-"""Exchanges of sparse vectors: with all ranks, and by regions, each added up by its owner.
+"""Exchanges of sparse vectors: with all ranks, and by regions that owners add up.
 
-Regions are Ok-Topk's (Li & Hoefler, PPoPP'22): boundaries, splitting of selections among owners, reduction, and
-balancing of results.
+Regions are Ok-Topk's (Li & Hoefler, PPoPP'22): boundaries, splitting of selections, reduction, balancing of results.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def exchange(
 
 
 def run_lengths(lengths: np.ndarray, wire: WireFormat) -> np.ndarray | None:
-    """Return the number of entries in messages of ``lengths`` ``(m,)``; None if only their contents tell."""
+    """Return the numbers of entries in messages of ``lengths`` ``(m,)``; None if only contents tell."""
     return lengths if isinstance(wire, Coo) else None
 
 
@@ -62,9 +61,9 @@ def doubled(
 
     Args:
         held: this rank's part.
-        swap: sends the part to a rank, if any; returns the part as it arrives there, and the part received.
+        swap: sends the part to a rank, if any; returns it as it arrives there, and the part received.
         join: combines the parts of two neighbouring groups of ranks, in their order.
-        comm: all ranks. Ranks beyond a power of two (the core) take part through a partner in the core.
+        comm: all ranks. Those beyond a power of two (the core) take part through a partner in the core.
     """
     rank, core = comm.rank, 1 << (comm.size.bit_length() - 1)
     extra = comm.size - core
@@ -87,8 +86,8 @@ def doubled(
 def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
     """Agree on boundaries that cut the selections of all ranks about equally; one allgather of control.
 
-    The boundaries ``(P + 1,)`` int64, alike on every rank, are quantiles of all selections together, which bounds what
-    a rank receives for any distribution of entries. Region q is ``[boundaries[q], boundaries[q + 1])``.
+    The boundaries ``(P + 1,)`` int64, alike on every rank, are quantiles of all selections, which bounds what a rank
+    receives for any distribution. Region q is ``[boundaries[q], boundaries[q + 1])``.
     """
     pool = pooled(selected.indices, samples(k, comm.size), comm)
     if len(pool.keys) == 0:
@@ -97,7 +96,7 @@ def draw_regions(selected: SparseVector, k: int, comm: Comm) -> np.ndarray:
 
 
 def samples(k: int, ranks: int) -> int:
-    """Return the number of indices that a rank samples to draw regions: about a quarter of a step's bytes at most.
+    """Return a rank's number of sampled indices to draw regions: at most about a quarter of a step's bytes.
 
     With 64 samples the largest region has 1.3 times the mean on 256 ranks, with 8 about twice the mean.
     """
@@ -105,9 +104,9 @@ def samples(k: int, ranks: int) -> int:
 
 
 def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> np.ndarray:
-    """Return boundaries that cut the ``loads`` equally, without communication.
+    """Return boundaries that cut ``loads`` equally, without communication.
 
-    The load of a region is assumed to be spread evenly over the gaps between its results.
+    A region's load is assumed to be even over the gaps between its results.
     """
     # Find the region in which each rank's share of all loads ends, in units in which shares are whole numbers.
     ranks, ends = len(loads), loads.cumsum() * len(loads)
@@ -126,9 +125,9 @@ def refitted(boundaries: np.ndarray, loads: np.ndarray, results: np.ndarray) -> 
 
 
 def imbalance_limit(mean: float, trigger: float) -> float:
-    """Return the number of entries of a rank above which results are balanced.
+    """Return a rank's number of entries above which results are balanced.
 
-    It is ``trigger`` times the mean plus three Poisson deviations, so that chance alone seldom triggers.
+    It is ``trigger`` times the mean plus three Poisson deviations: chance alone seldom triggers.
     """
     return trigger * (mean + 3 * sqrt(mean))
 
@@ -151,7 +150,7 @@ def overloaded(loads: np.ndarray, k: int, trigger: float) -> bool:
 def balance(
     results: SparseVector, counts: np.ndarray, regions: np.ndarray, ring: Comm
 ) -> tuple[SparseVector, np.ndarray, np.ndarray]:
-    """Move surplus results to other ranks, in the order of indices, until every rank has an equal share.
+    """Move surplus results to other ranks, in index order, until all have equal shares.
 
     Args:
         results: this rank's entries of the result, in its region.
@@ -160,7 +159,7 @@ def balance(
         ring: the ranks in the order of their regions.
 
     Returns:
-        The first three arguments afterwards; a region may then span several neighbouring ones.
+        The first three arguments afterwards; a region may then span several.
     """
     # Number the results of all ranks: rank q has [starts[q], ends[q]), and is to have [shares[q], shares[q + 1]).
     rank, ends = ring.rank, np.cumsum(counts)
@@ -201,18 +200,18 @@ def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.nda
 def split_reduce(
     selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> tuple[SparseVector, SparseVector, int]:
-    """Split and reduce: send each part of a selection to its region's owner, which adds up the parts it receives.
+    """Split and reduce: send each part of a selection to its region's owner, which adds parts up.
 
     See `split` for the arguments. Return the sum of all selections in this rank's region, this rank's contribution to
-    the sums of all regions, and the number of entries it added up. One stage takes P - 1 messages a rank and sends each
-    entry once; several take fewer messages, but forward entries, adding them up on the way.
+    all regions' sums, and the number of entries it added up. One stage takes P - 1 messages a rank and sends each entry
+    once; several take fewer messages, but forward entries, added up on the way.
     """
     came = split(selected, None, boundaries, radix, wire, comm)
     return _added_up(came, boundaries[comm.rank : comm.rank + 2], wire), came.contributed, came.added
 
 
 class _SplitResult(NamedTuple):
-    """The messages of the last stage of a `split`, and totals of all stages."""
+    """Messages of a `split`'s last stage, and totals of all stages."""
 
     received: SparseVector  # message after message, in the rank order of their senders
     lengths: np.ndarray  # (senders,) of these messages, see `Packed.lengths`
@@ -223,14 +222,14 @@ class _SplitResult(NamedTuple):
 def split(
     selected: SparseVector, counts: Any, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
 ) -> _SplitResult:
-    """Send each part of a selection to its region's owner; the messages of the last stage are not added up.
+    """Send each part of a selection to its region's owner; the last stage's messages are not added up.
 
     Args:
         selected: this rank's selection.
         counts: ``(P,)`` int64, its entries in each region, if known.
         boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
-        radix: groups into which a stage divides the ranks; None: a group for each rank, which makes one stage.
-        wire: the message format. The rounding error of each stage stays with the rank that rounds.
+        radix: groups into which a stage divides the ranks; None: one for each rank, in one stage.
+        wire: the message format. Each stage's rounding error stays with the rank that rounds.
         comm: the ranks in the order of their regions.
     """
     first, last = 0, comm.size  # the ranks that work on the same stretch of indices as this one
@@ -302,7 +301,7 @@ def divided(first: int, last: int, radix: int | None) -> np.ndarray:
 
 
 def stages(ranks: int, radix: int | None) -> list[tuple[int, int]]:
-    """Return, for each stage, the most messages a rank sends and the most selections its partial sums add up."""
+    """Return each stage's most messages of a rank and most selections in its partial sums."""
     exchanges, merged = [], 1
     while ranks > 1:
         number = min(radix or ranks, ranks)
@@ -329,12 +328,11 @@ def _exchange_groups(packed: Packed, groups: np.ndarray, own: int, comm: Comm) -
 def partners(groups: np.ndarray, rank: int) -> Iterator[tuple[int, int, list[int]]]:
     """Yield the partners of a rank in each step of a stage.
 
-    In step i a rank sends to the i-th group after its own, and receives from the i-th before it. A rank receives from
-    the rank at its own position in the sending group; where that group is longer by one, the first rank also receives
-    from its last.
+    In step i a rank sends to the i-th group after its own, and receives from the i-th before it, from the rank at its
+    own position there; if that group is longer by one, the first rank also receives from its last.
 
     Yields:
-        The group to which the rank sends, the receiving rank in it, and the zero, one or two ranks that send to it.
+        The group to which the rank sends, the receiver in it, and the zero to two ranks that send to the rank.
     """
     own = int(np.searchsorted(groups, rank, side="right")) - 1
     number, place, width = len(groups) - 1, rank - groups[own], int(groups[own + 1] - groups[own])

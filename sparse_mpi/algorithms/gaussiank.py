@@ -1,6 +1,6 @@
 """GaussianK (Shi et al., "Understanding Top-k Sparsification", 2019): TopkA with the Gaussian selector.
 
-Costs 2k(P-1) words, up to a third more where the selector overshoots, and 2 ceil(log2 P) messages a rank, half of them
+Costs 2k(P-1) words, up to a third more where the selector overshoots, and ceil(log2 P) messages a rank, and as many
 small ones for the counts. Returns the sum of all selections.
 """
 
@@ -23,9 +23,8 @@ class GaussianK(TopkA):
 
     @cached_property
     def traits(self) -> Traits:
-        """Return `TopkA`'s traits, except default plans and a result that is the same on all devices.
+        """Return `TopkA`'s traits, except default plans and the same result on all devices.
 
-        The threshold is a mean of squares that BLAS adds in float32 with an error of 2e-5: one entry in some thousands
-        differs.
+        BLAS adds the threshold's squares in float32 with an error of 2e-5: one entry in some thousands differs.
         """
         return replace(super().traits, in_default_plans=False, device_difference=0.05)

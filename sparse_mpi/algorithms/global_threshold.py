@@ -1,12 +1,11 @@
-"""The global threshold, found by counting: the magnitude that about k of all ranks' sums reach.
+"""The global threshold, by counting: the magnitude that about k of all ranks' sums reach.
 
-The published Ok-Topk reuses a stale threshold in most steps (`published.py`). Here every step computes it anew, by one
-of two paths:
+The published Ok-Topk reuses a stale threshold in most steps (`published.py`). Here every step finds it anew:
 
-- The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidate thresholds
-  around a predicted one. In a steady run one candidate is reached by 0.9k to k entries.
+- The fast path: one small allgather, or allreduce, counts the entries that reach each of a few candidates around a
+  predicted threshold. In a steady run 0.9k to k entries reach one.
 - The slow path, `Counted.search`: an interval search, one allreduce of counts a round, for the first step and for
-  thresholds that have jumped out of the candidates.
+  thresholds that have left the candidates.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ SMALL = 128  # k below which chance moves the threshold farther in a step than e
 class _Bracket(NamedTuple):
     """An interval of magnitude bits that encloses the global threshold.
 
-    Entries that reach ``high`` are in the result, and enough of the others that reach ``low`` to have k.
-    ``low == high`` is a threshold that 0.9k to k entries reach.
+    Entries that reach ``high`` are in the result, and enough others that reach ``low`` to have k. 0.9k to k entries
+    reach the threshold ``low == high``.
     """
 
     low: int
@@ -43,7 +42,7 @@ class _Bracket(NamedTuple):
 
 
 class _RankCounts(NamedTuple):
-    """A settled bracket, and how many entries each rank has on either side of it."""
+    """A settled bracket, and each rank's number of entries on either side."""
 
     bracket: _Bracket
     above: np.ndarray  # (P,) int64, entries that reach the high end: all of them are in the result
@@ -71,7 +70,7 @@ def _counts_at(values: Array, thresholds: np.ndarray) -> np.ndarray:
 def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tuple[np.ndarray, np.ndarray]:
     """Gather the ``counts`` ``(m,)`` of every rank, clipped to k + 1, with at most one piggybacked number.
 
-    Return the counts ``(P, m)`` int64, and the piggybacked numbers ``(P,)`` int64, zeros if there are none.
+    Return the counts ``(P, m)`` and the piggybacked numbers ``(P,)``, int64, zeros if none.
     """
     m = len(counts)
     row = [min(count, k + 1) for count in counts.tolist()]
@@ -82,7 +81,7 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
 
 
 def _sum_counts(counts: np.ndarray, k: int, comm: Comm) -> np.ndarray:
-    """Return the sums of the ``counts`` ``(m,)`` of all ranks, int64; sums above k are any number above k."""
+    """Return the sums of all ranks' ``counts`` ``(m,)``, int64; any number above k stands for sums above k."""
     counts = np.minimum(counts, k + 1)
     return comm.allreduce(counts.astype(_sum_type(k, comm.size)), control=True).astype(np.int64)
 
@@ -95,7 +94,7 @@ def _sum_type(k: int, ranks: int) -> np.dtype:
 def _result_of(
     sums: SparseVector, counted: _RankCounts, k: int, rank: int, chosen: Array | None = None
 ) -> tuple[SparseVector, np.ndarray]:
-    """Return the entries and counts of `Counted.cut`: all entries above the bracket, and ties in rank order up to k."""
+    """Return the entries and counts of `Counted.cut`: all above the bracket, and ties in rank order up to k."""
     (low, high), counts, ties = counted.bracket, counted.above, 0
     if low < high:
         room = max(k - int(counts.sum()), 0)
@@ -116,7 +115,7 @@ def _result_of(
 class ThresholdPredictor:
     """A linear predictor of the magnitude bits that about 0.95k entries will reach, equal on all ranks.
 
-    It computes in integers, so that every processor predicts the same threshold.
+    Integers make every processor predict the same threshold.
     """
 
     bits: int = ranged("[0, many)", 0)  # the prediction, as magnitude bits
@@ -125,7 +124,7 @@ class ThresholdPredictor:
     spacing: int = ranged("[0, bits)", 0)
 
     def candidates(self, number: int, lowest: int, top: int) -> list[int]:
-        """Return up to ``number`` candidate thresholds below ``top``, half of them below the prediction."""
+        """Return up to ``number`` candidate thresholds below ``top``, half below the prediction."""
         bits, twice = self.bits, range(1 - number, number, 2)
         return sorted({min(max(bits + self.spacing * away // 2, lowest), top - 1) for away in twice})
 
@@ -153,7 +152,7 @@ class ThresholdPredictor:
 
 
 def crossing(candidates: list[int], totals: list[int], target: int) -> int:
-    """Return the magnitude bits that ``target`` entries would reach, interpolated between two of the candidates."""
+    """Return the magnitude bits that ``target`` entries would reach, interpolated between two candidates."""
     above = bisect_left(totals, -target, key=neg)
     if above in (0, len(candidates)):
         return candidates[min(above, len(candidates) - 1)]
@@ -164,10 +163,10 @@ def crossing(candidates: list[int], totals: list[int], target: int) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """The rule that counts in every step: between 0.9k and k entries are in the result, or all if there are fewer.
+    """The rule that counts in every step: 0.9k to k entries are in the result, or all if there are fewer.
 
     Args:
-        mantissa: mantissa bits by which magnitudes are compared. More bits than the wire format preserves would only
+        mantissa: mantissa bits by which magnitudes are compared. More than the wire format preserves would only
             lengthen the search.
         lowest: magnitude bits of the least threshold: 1 leaves out zeros.
     """
@@ -189,7 +188,7 @@ class Counted:
     ) -> tuple[SparseVector, np.ndarray, np.ndarray, ThresholdPredictor]:
         """Select this rank's sums that are in the result.
 
-        Ties are selected in the order of rank and position until there are k.
+        Ties are selected in order of rank and position until there are k.
 
         Args:
             sums: this rank's sums, float32 or float64.
@@ -243,10 +242,10 @@ class Counted:
         return counted, predictor
 
     def search(self, values: Array, k: int, comm: Comm, bracket: _Bracket, near: int = 0) -> _Bracket:
-        """Narrow ``bracket`` until it has settled, by rounds of counting at more candidates, one allreduce each.
+        """Narrow ``bracket`` until it settles, by rounds of counting at more candidates, one allreduce each.
 
-        More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. If only one end is
-        known, the first candidate is ``near`` bits from it; 0: no estimate.
+        More than k entries reach its low end, unless it is `lowest`; fewer than 0.9k its high end. The first candidate
+        is ``near`` bits from a single known end; 0: no estimate.
         """
         # Begin near the known end of the bracket, if one is known.
         number = self._searched(k)
@@ -262,14 +261,14 @@ class Counted:
             candidates = _evenly(bracket, number)
 
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
-        """Return the most entries of a result, and the values, messages and control bytes a rank sends to find it."""
+        """Return a result's most entries, and the values, messages and control bytes of a rank to find it."""
         searches, nearby = self.most_rounds(k), self._nearby(k, ranks)
         gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * _sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * (self._searched(k) + 1) * searches
         return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
 
     def most_rounds(self, k: int) -> int:
-        """Return the rounds of a search down to the last bit, as ties need; usually one to five suffice."""
+        """Return the rounds of a search to the last bit, as ties need; usually one to five suffice."""
         return 1 + ceil((12 + self.mantissa) / log2(self._searched(k) + 1))
 
     def _rank_counts(self, values: Array, bracket: _Bracket, k: int, comm: Comm, *piggyback: int) -> _RankCounts:
@@ -294,10 +293,10 @@ class Counted:
         return _Bracket(low, candidates[enough] if enough < len(candidates) else bracket.high)
 
     def _outward(self, bracket: _Bracket, near: int, number: int, end: int) -> np.ndarray:
-        """Return up to ``number`` candidates at growing distances, from ``near`` bits on, from a bracket's known end.
+        """Return up to ``number`` candidates at growing distances, from ``near`` bits on, from a known end.
 
-        Small moves of the threshold are thus resolved finely, and large ones still enclosed. If both ends are known,
-        candidates lie evenly between.
+        Small moves are thus resolved finely, and large ones still enclosed. Between two known ends candidates lie
+        evenly.
         """
         low, high = bracket
         if low > self.lowest and high < end:

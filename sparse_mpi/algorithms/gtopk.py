@@ -3,9 +3,9 @@
 Costs 2k words up and up to 2k ceil(log2 P) words down: 4k ceil(log2 P) on the critical path, which has 2 ceil(log2 P)
 messages, and ceil(log2 P) small ones for the count. Returns k entries, on any number of ranks.
 
-The published residual rule returns to a rank its selected entries that the result lacks. A partial sum dropped in the
-tree at an index that reached the root by another branch is then lost. By default the rank that drops a partial sum
-adds it to its residual.
+The published residual rule returns a rank's selected entries that the result lacks. A partial sum dropped in the tree
+at an index that reached the root by another branch is then lost. By default the rank that drops it adds it to its
+residual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GTopk(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        residual: ``"merger"`` (a dropped partial sum stays with the rank that drops it) or ``"published"``.
+        residual: ``"merger"`` (dropped partial sums stay with the rank that drops them) or ``"published"``.
         wire: the message format.
     """
 
@@ -73,7 +73,7 @@ class GTopk(Algorithm):
         return Reduction(total, subtract(largest, dropped)), state
 
     def _climb(self, carried: SparseVector, k: int, comm: Comm) -> tuple[Array, SparseVector]:
-        """Return the message of this rank's last sum in the tree (rank 0: the result) and all entries it dropped."""
+        """Return the message of this rank's last sum (rank 0: the result) and all entries it dropped."""
         # In round j, a rank whose lowest set bit is j hands its sum to the rank 2^j below it and is done
         size, dtype = carried.size, carried.values.dtype
         nothing = take(carried, slice(0, 0))

@@ -1,8 +1,7 @@
 """Hybrid collective (ADTopk, HPDC'24; HiPress, SOSP'21): an algorithm for each part of the tensors.
 
-Costs the sum of its parts. The tensors of a part are fused into one vector, which one algorithm reduces; parts run one
-after the other. Needs a layout. The result is dense if more than an eighth of the elements come from dense results,
-else sparse.
+Costs the sum of its parts. A part's tensors are fused into one vector, which one algorithm reduces; parts run one by
+one. Needs a layout. The result is dense if more than an eighth of the elements come from dense results, else sparse.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Fused:
 
     Args:
         algorithm: reduces the vector.
-        tensors: numbers of the tensors in the layout, ascending.
-        share: fraction of the step's k entries; dense algorithms ignore it.
+        tensors: tensors' numbers in the layout, ascending.
+        share: fraction of k; dense algorithms ignore it.
     """
 
     algorithm: Algorithm
@@ -54,7 +53,7 @@ class _HybridState:
 
 @dataclass(frozen=True)
 class Hybrid(Algorithm):
-    """Reduce every part of a gradient by its own algorithm.
+    """Reduce each part of a gradient by its own algorithm.
 
     Args:
         parts: `Fused` tensors; every tensor of the layout is in exactly one part.
@@ -133,7 +132,7 @@ class _FusedRanges(NamedTuple):
             first += stop - start
 
     def positions(self, indices: Array, size: int) -> Array:
-        """Return indices into the flat vector of length ``size`` for ``indices`` into the fused one."""
+        """Return the indices in the flat vector of length ``size`` for ``indices`` in the fused one."""
         # Each range moves by the distance between its start and its place in the fused vector.
         starts, stops = np.array(self.ranges).T
         firsts = np.cumsum(stops - starts) - (stops - starts)
@@ -162,7 +161,7 @@ def _fuse(flat: Array, ranges: tuple[tuple[int, int], ...]) -> Array:
 
 
 def join(results: Sequence[SparseVector | Array], places: Sequence[_FusedRanges], flat: Array) -> SparseVector | Array:
-    """Return the results of all parts as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
+    """Return all parts' results as one like ``flat`` ``(n,)``: dense if over an eighth comes from dense ones."""
     n, xp = len(flat), namespace(flat)
     if len(results) == 1:
         return results[0]

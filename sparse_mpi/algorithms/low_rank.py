@@ -1,12 +1,12 @@
-"""Shared by the low-rank algorithms: the matrices of a layout, their factors, and products of both in flat vectors.
+"""Shared by low-rank algorithms: a layout's matrices, their factors, and products of both in flat vectors.
 
-A tensor of at least two dimensions is a matrix M of ``d0`` rows, approximated by P Q^T of low rank. All other tensors,
-and matrices no larger than their factors, stay dense. Matrices of one shape form a group; factors of a group are
-stacked, *left* ones P ``(m, rows, rank)`` and *right* ones Q^T ``(m, rank, columns)``. The flat vector that is sent and
-remembered holds the factors of all groups one after the other.
+A tensor of at least two dimensions is a matrix M of ``d0`` rows, approximated by P Q^T of low rank. Other tensors, and
+matrices no larger than their factors, stay dense. Matrices of one shape form a group with stacked factors, *left* ones
+P ``(m, rows, rank)`` and *right* ones Q^T ``(m, rank, columns)``. The flat vector that is sent and remembered holds the
+factors of all groups in turn.
 
-Every rank multiplies out the summed factors for itself. For the same bits everywhere, all ranks need the same linear
-algebra library, kind of processor and number of threads.
+Every rank multiplies out the summed factors. For the same bits, all ranks need the same linear algebra library, kind of
+processor and number of threads.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Parts(NamedTuple):
         return views
 
     def project(self, acc: Array, bases: Sequence[Array], left: bool, dense: bool) -> Array:
-        """Return the message of a rank: left factors M Q for right ``bases``, or right ones P^T M for left ``bases``.
+        """Return a rank's message: left factors M Q for right ``bases``, or right ones P^T M for left ``bases``.
 
         The dense elements follow if ``dense``.
         """
@@ -88,7 +88,7 @@ class Parts(NamedTuple):
         return message
 
     def expand(self, lefts: Sequence[Array], rights: Sequence[Array], dense: Array) -> Array:
-        """Return a vector ``(n,)``: the products of the factors, and the ``dense`` elements in their places."""
+        """Return a vector ``(n,)``: the factors' products, and the ``dense`` elements in their places."""
         xp = namespace(dense)
         vector = xp.empty(self.size, dense.dtype)
         for group, left, right in zip(self.groups, lefts, rights, strict=True):
@@ -141,11 +141,11 @@ class LowRankState:
 
 @dataclass(frozen=True)
 class LowRank(Algorithm):
-    """The hyperparameters of a low-rank algorithm, and its first state.
+    """A low-rank algorithm's hyperparameters and first state.
 
     Args:
         rank: most columns of a factor.
-        seed: seed of the random factors at the start, and in place of lost ones.
+        seed: seed of the random factors, at the start and for lost ones.
     """
 
     rank: int = 4
@@ -162,13 +162,13 @@ class LowRank(Algorithm):
         return layout.size, layout.size
 
     def init(self, layout: Layout, k: int, ranks: int) -> LowRankState:
-        """Return random right factors, in float64 because the dtype of the gradient is not known yet."""
+        """Return random right factors, in float64 because the gradient's dtype is not known yet."""
         groups = parts_of(layout, self.rank).groups
         starts = [drawn(group, number, False, self.seed).ravel() for number, group in enumerate(groups)]
         return LowRankState(np.concatenate([np.empty(0), *starts]))
 
     def last_factors(self, state: LowRankState, layout: Layout, acc: Array) -> tuple[list[Array], bool]:
-        """Return the factors of ``state``, or the first ones if these do not fit; and whether they are left ones."""
+        """Return ``state``'s factors, or the first ones if these do not fit; and whether they are left ones."""
         parts = parts_of(layout, self.rank)
         if len(state.factors) != parts.factors_size(state.left):
             state = self.init(layout, 1, 1)

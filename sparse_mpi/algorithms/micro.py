@@ -1,16 +1,15 @@
 """MiCRO (Yoon & Oh, HiPC'23; as in ExDyna): every rank chooses entries in its own part, and all ranks sum them.
 
-Costs 3k(P-1)/P words a rank, a quarter more at most, k(P-1)/P of them indices, in 3 ceil(log2 P) messages, and
-ceil(log2 P) small ones for the counts. Returns about k entries.
+Costs 3k(P-1)/P words a rank, k(P-1)/P for indices, a quarter more at most, in 3 ceil(log2 P) messages, and ceil(log2 P)
+small ones for the counts. Returns about k entries.
 
-The elements are cut into P parts, which the ranks take in turns. A rank chooses the largest entries of its part; the
-indices are gathered, and one allreduce adds the values of all ranks there. A chosen entry is summed whole, all ranks
-clear it, and no entry is chosen twice.
+Ranks take P parts of the elements in turns. A rank chooses the largest entries of its part; the indices are gathered,
+and one allreduce adds the values of all ranks there. A chosen entry is summed whole, all ranks clear it, and none is
+chosen twice.
 
 Departs from the paper: parts are block-cyclic, because large entries stand together; a rank chooses between its share
 over ``slack`` and ``slack`` times its share; the threshold is corrected in proportion to the count. NaN or Inf anywhere
-on a rank reaches the result. Messages have no `Wire` format: indices travel without values, and values, which the
-network adds, unrounded.
+on a rank reaches the result. Messages have no `Wire` format: indices travel without values, and values unrounded.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class MiCRO(Algorithm):
     """Sparse allreduce of about k entries, each chosen by one rank.
 
     Args:
-        slack: a rank chooses at least its share of k divided by this, and at most its share times this.
+        slack: a rank chooses at least its share of k over this, and at most its share times this.
         block: number of neighbouring elements in one part.
     """
 
@@ -100,7 +99,7 @@ class MiCRO(Algorithm):
         return max(1, k / self.slack - ranks), min(layout.size, self.slack * k + ranks)
 
     def _choose(self, acc: Array, partition: Partition, k: int, threshold: int) -> SparseVector:
-        """Return the largest entries of this rank's part, or the vector's first element if the part is empty."""
+        """Return the largest entries of this rank's part, or the vector's first element if empty."""
         # Select in the part, and number the entries as in acc.
         n, part = len(acc), partition.part(acc, 0)
         if len(part):

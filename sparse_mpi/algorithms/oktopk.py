@@ -1,18 +1,18 @@
 """Ok-Topk (Li & Hoefler, PPoPP'22, DOI 10.1145/3503221.3508399): balanced split-and-reduce, then a balanced allgather.
 
-Costs at most 6k(P-1)/P words a rank where k is 81 P or more, 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages
-in a steady step: the split, an allgather of counts, an allgather of results. Steps whose threshold was not predicted
-add a few small allreduces; steps that balance add up to P - 1 messages. A rank whose selection has no entry in its own
-region may send 2k/P words more. With a radix r the P - 1 messages are about (r - 1) log P / log r, and forwarding adds
-volume: at P = 1,024 and r = 32, 62 messages and 6k words at most densities.
-Returns the 0.9k to k largest entries of the sum of all selections, up to rounding by the wire format.
+Costs at most 6k(P-1)/P words a rank if k is 81 P or more, 4k(P-1)/P as a rule, and P - 1 + 2 ceil(log2 P) messages in a
+steady step: the split, an allgather of counts, an allgather of results. Unpredicted thresholds add a few small
+allreduces, balancing up to P - 1 messages. A rank that selects nothing in its own region may send 2k/P words more. With
+a radix r the P - 1 messages are about (r - 1) log P / log r, and forwarding adds volume: at P = 1,024 and r = 32, 62
+messages and 6k words at most densities. Returns the 0.9k to k largest entries of the sum of all selections, up to
+rounding by the wire format.
 
 Departs from the published program: selection is exact in every step (`select/threshold.py`); the global threshold is
-found by counting in every step (`global_threshold.py`) instead of by gathering everything in some; regions are cut at
-quantiles of all selections together, in place of means of each rank's quantiles, follow the ranks' loads from step to
-step without a message, and are redrawn when that does not suffice; the result never exceeds k entries, ties included.
-`published.py` has the program's thresholds, periods and trigger, without its faults: an overloaded last region, indices
-as float32, results that are never balanced.
+found by counting in every step (`global_threshold.py`), not by gathering everything in some; regions are cut at
+quantiles of all selections, not means of ranks' quantiles, follow the ranks' loads from step to step without a message,
+and are redrawn when that does not suffice; the result never exceeds k entries, ties included. `published.py` has the
+program's thresholds, periods and trigger, without its faults: an overloaded last region, indices as float32, results
+never balanced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from sparse_mpi.wire import Coo, SizeBound, Wire
 
 @dataclass(frozen=True)
 class _OkTopkState:
-    """State carried between steps. `selection` differs between ranks; the rest is replicated."""
+    """State between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     threshold: Any = ranged(replicated=True)  # the state of the rule that finds the global threshold
@@ -69,11 +69,11 @@ class OkTopk(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        period: steps after which regions are redrawn even if they are still balanced (tau in the paper).
-        trigger: results move between ranks when one rank has more than this many times the results expected by chance
-            (the mean, if it is large), see `exchange.imbalance_limit`. Regions are redrawn for the next step when one
-            rank added up this many times the mean, and at least twice the mean. The paper waits for 4 times the mean,
-            which alone would allow 8k(P-1)/P words.
+        period: steps after which regions are redrawn even if balanced (tau in the paper).
+        trigger: results move between ranks when one has more than this many times the results expected by chance (the
+            mean, if large), see `exchange.imbalance_limit`. Regions are redrawn for the next step when one rank added
+            up this many times the mean, and at least twice the mean. The paper's 4 times the mean alone would allow
+            8k(P-1)/P words.
         wire: the message format.
         radix: ranks split and reduce in ceil(log P / log radix) stages of at most radix - 1 messages each, in which
             entries are forwarded and added up on the way. None: in one stage of P - 1 messages, the least volume.
@@ -109,10 +109,10 @@ class OkTopk(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: _OkTopkState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, _OkTopkState]:
-        """Sum the selections of all ranks, and return the about k largest sums on every rank.
+        """Sum all ranks' selections, and return about the k largest sums on every rank.
 
-        ``total`` has 0.9k to k entries, fewer only where the sums have no more. ``sent`` is this rank's selection, 0
-        where ``total`` has no entry.
+        ``total`` has 0.9k to k entries, fewer only if the sums have. ``sent`` is this rank's selection, 0 where
+        ``total`` has no entry.
         """
         n, dtype = len(acc), acc.dtype
 
@@ -166,9 +166,9 @@ class OkTopk(Algorithm):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the most that one rank sends in a step: the paper's 6k(P-1)/P words, or more if k is below 81 P.
 
-        These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more where a
-        rank's selection has no entry in its own region, and whole entries where k < P. With a radix the bound assumes
-        disjoint selections that all lie in one region.
+        These are about k(P-1)/P pairs each in the split, in balancing and in the allgather; k/P pairs more if a rank
+        selects nothing in its own region, and whole entries if k < P. With a radix the bound assumes disjoint
+        selections in one region.
         """
         if ranks == 1:
             return Bound(0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Block-cyclic ownership of elements, so that large entries that stand together have several owners."""
+"""Block-cyclic ownership of elements, so that neighbouring large entries have several owners."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from sparse_mpi.sparse import SparseVector, merge
 class Partition:
     """Block b of the elements belongs to owner ``(b + shift) % owners``.
 
-    `permute` renumbers the elements owner by owner, so that each owner has one region; `restore` undoes it. Within a
-    region elements stay in order.
+    `permute` renumbers elements owner by owner, so that each has one region, in order; `restore` undoes it.
 
     Args:
         size: n, elements.
         owners: P.
-        block: elements in a block; fewer where an owner would be left without one though n >= P.
+        block: elements in a block; fewer if an owner would have none though n >= P.
         shift: the owner of the first block. If every rank passes ``turn - rank``, owner 0 is the rank itself, owner 1
-            the next rank and so on, and the first block is that of rank ``turn % owners``.
+            the next rank and so on, and rank ``turn % owners`` has the first block.
     """
 
     size: int
@@ -59,7 +58,7 @@ class Partition:
         )
 
     def restore(self, vector: SparseVector) -> SparseVector:
-        """Return the entries, in any order, with the numbers from before `permute`; duplicates are added."""
+        """Return entries, in any order, with the numbers from before `permute`; duplicates are added."""
         # Find each entry's owner and its place in the region, and from both its block.
         starts = self._starts(vector)
         owners = namespace(starts).searchsorted(starts[1:], vector.indices, side="right").astype(starts.dtype)

@@ -1,11 +1,11 @@
-"""PowerSGD (Vogels et al., NeurIPS'19): gradient matrices as products of rank-r factors, by a step of power iteration.
+"""PowerSGD (Vogels et al., NeurIPS'19): gradient matrices as products of rank-r factors, by power iteration.
 
-Costs 2(P-1)/P words for each element of the left and the right factors of all matrices, r (rows + columns) of one, and
-for each dense element, and 4 ceil(log2 P) messages a rank. Returns a dense sum.
+Costs 2(P-1)/P words for each element of all matrices' factors, r (rows + columns) a matrix, and each dense element, and
+4 ceil(log2 P) messages a rank. Returns a dense sum.
 
-With M_i the matrix on rank i and Q the right factor of the last step (warm start): P = orth(sum of M_i Q), then
-Q_i = M_i^T P, and total = P (sum of Q_i)^T, the projection of the summed gradient on the span of P.
-sent_i = P Q_i^T. The first allreduce carries the dense tensors too.
+With M_i the matrix on rank i and Q the last step's right factor (warm start): P = orth(sum of M_i Q), then Q_i = M_i^T
+P, and total = P (sum of Q_i)^T, the projection of the summed gradient on the span of P. sent_i = P Q_i^T. The first
+allreduce carries the dense tensors too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The published programs, to compare with: their settings, and Ok-Topk's thresholds that are stale in most steps.
+"""Published programs, for comparison: their settings, and Ok-Topk's thresholds, stale in most steps.
 
-Both thresholds of Ok-Topk (Li & Hoefler, PPoPP'22), the local one that selects and the global one that cuts the sums,
-are exact every ``period`` steps and nudged in between; their counts are unbounded. Before a selection the program
-raises the local one, by 3 % up to five times.
+Both thresholds of Ok-Topk (Li & Hoefler, PPoPP'22), the local one that selects and the global one that cuts sums, are
+exact every ``period`` steps and nudged in between; their counts are unbounded. The program raises the local one before
+a selection, by 3 % up to five times.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ RAISE, MAX_RAISES = 1.03, 5  # factor and most raises of the local threshold bef
 
 @dataclass(frozen=True)
 class StaleRule:
-    """Controller of a threshold that is exact every ``period`` steps and corrected by a small factor in between.
+    """Controller of a threshold, exact every ``period`` steps and corrected by a small factor in between.
 
     Args:
         period: steps between exact thresholds (tau' in the paper).
-        nudge: the factor above 1 by which a threshold is lowered or raised after a step whose count was off.
+        nudge: the factor above 1 by which a threshold is lowered or raised after a step that missed its count.
         most: times k: a stale threshold that more entries reach is raised.
     """
 
@@ -66,7 +66,7 @@ class StaleRule:
         return int(_bits_of(threshold.astype(dtype)))
 
     def raised(self, bits: int, x: Array, k: int) -> int:
-        """Return the lowest raised threshold that at most ``most`` times k entries reach, or else the highest."""
+        """Return the lowest raised threshold that at most ``most`` times k entries reach, else the highest."""
         with np.errstate(over="ignore"):
             thresholds = (_value_of(bits, x.dtype) * RAISE ** np.arange(MAX_RAISES + 1)).astype(x.dtype)
         tried = np.maximum.accumulate(_bits_of(thresholds))  # NaN and Inf stay
@@ -207,7 +207,7 @@ PROGRAMS: Mapping[type, Mapping[str, Algorithm]] = {
 
 
 def published(kind: type[A], workload: str = "") -> A:
-    """Return the algorithm ``kind`` with its published program's settings, for ``workload`` if they depend on it."""
+    """Return the algorithm ``kind`` with its published settings, for ``workload`` if they depend on it."""
     known = PROGRAMS.get(kind, {})
     if workload not in known:
         choice = f"must be one of {', '.join(known)}" if any(known) else "are the same for all workloads"

@@ -1,7 +1,7 @@
-"""Quantiles of the keys of all ranks: where to cut them into parts of about equal counts.
+"""Quantiles of all ranks' keys: where to cut them into parts of about equal counts.
 
-Each rank samples a few of its keys at equal distances in their order; quantiles are taken of all samples together.
-Samples of different ranks are offset by multiples of the golden ratio: ranks with the same keys sample different ones.
+Each rank samples a few of its keys at equal distances in their order; quantiles are of all samples. Ranks' samples are
+offset by multiples of the golden ratio: with the same keys they sample different ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Pool(NamedTuple):
 
 
 def pooled(keys: Array, each: int, comm: Comm) -> Pool:
-    """Return the pool of all ranks' keys, with ``each`` samples of a rank. Collective: an allgather of control.
+    """Return the pool of all ranks' keys, ``each`` samples a rank. Collective: an allgather of control.
 
     ``keys`` ``(m,)`` int32 or int64 are ascending, of one type on all ranks, possibly none.
     """

@@ -1,13 +1,13 @@
-"""Quota: a step whose shape follows from n, k and P alone.
+"""Quota: a step of a shape that follows from n, k and P alone.
 
 Costs 2k(P-1)/P entries, each a value and a place of 2 bytes (4 below a density of 0.2 %), and P - 1 + ceil(log2 P)
 messages: an all-to-all and an allgather, both of equal lengths. Returns q entries of each of V parts, V q of k at most,
 fewer only where sums are zero.
 
-Runs of 64 neighbouring entries are dealt out to the parts in turns, so that each part is a fair sample of the vector
-(`kernels.parts`), and quotas can take the place of thresholds: a rank sends the owner of a part its q largest entries
-there, and the owner returns the q largest sums. No rank counts, balances, or waits for a number. Parts have at most
-65,536 places, unless q would be below 128.
+Runs of 64 neighbouring entries are dealt out to parts, so that each is a fair sample of the vector (`kernels.parts`),
+and quotas replace thresholds: a rank sends a part's owner its q largest entries there, and the owner returns the q
+largest sums. No rank counts, balances, or waits for a number. Parts have at most 65,536 places, unless q would be below
+128.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class _QuotaState:
-    """Thresholds of the last step, which save time and change no result; and the state of Ok-Topk for small k."""
+    """The last step's thresholds, which save time and change no result; and Ok-Topk's state for small k."""
 
     few: Any
     mine: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V + 1,) of this rank's selection, and their margin
@@ -51,7 +51,7 @@ class _QuotaState:
 
 
 class _QuotaMessages(NamedTuple):
-    """Messages of one length: codes of values, their scales, and places, one after the other."""
+    """Messages of one length: codes of values, their scales, and places."""
 
     entries: int
     codes: int  # bytes
@@ -72,7 +72,7 @@ class _QuotaMessages(NamedTuple):
         )
 
     def write(self, places: Array, values: Array, number: int) -> tuple[Array, Array]:
-        """Return messages ``(number, length)`` of uint8, and the values as they will arrive."""
+        """Return messages ``(number, length)`` of uint8, and the values as they arrive."""
         codec, edges, ends = self.codec, self.edges(number), self.codes + self.scales
         indices = places if codec.lossless else places.astype(np.int32)
         codes, scales = codec.encode(SparseVector(indices, values, 1 << 31), edges)
@@ -104,14 +104,14 @@ def _edges(entries: int, number: int, block: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Quota(Algorithm):
-    """Sparse allreduce of about k entries, as many from each part of the vector.
+    """Sparse allreduce of about k entries, equally many from each part.
 
-    With fewer than 16 entries, or 1,024 elements, for each rank, and alone, it is `OkTopk`: quotas would leave large
-    entries out.
+    With fewer than 16 entries or 1,024 elements a rank, and alone, it is `OkTopk`: quotas would leave large entries
+    out.
 
     Args:
-        wire: the format of values, of which the codec is used: coo32 or packed for float32, packed+bf16, packed+int8.
-            Places have 2 or 4 bytes in each.
+        wire: the format with the values' codec: coo32 or packed for float32, packed+bf16, packed+int8. Places have 2 or
+            4 bytes in each.
     """
 
     wire: Wire = Coo()
@@ -132,7 +132,7 @@ class Quota(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: _QuotaState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, _QuotaState]:
-        """Return the q largest sums of each part; ``sent`` is this rank's share of them."""
+        """Return the q largest sums of each part; ``sent`` is this rank's share."""
         if few(len(acc), k, comm.size):
             said = comm.attributes.setdefault(few, set())
             if comm.rank == 0 and comm.size > 1 and (len(acc), k) not in said:
@@ -181,7 +181,7 @@ class Quota(Algorithm):
         return 0 if self._codec.block else 0.9 * min(parts.quota * parts.number, k, layout.size), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
-        """Return the exact size of each rank's messages, the same in every step."""
+        """Return the exact size of a rank's messages, the same in every step."""
         if few(layout.size, k, ranks):
             return self.few.bound(layout, k, ranks)
         form = _QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
@@ -191,13 +191,13 @@ class Quota(Algorithm):
 
 
 def few(size: int, k: int, ranks: int) -> bool:
-    """Tell if quotas would be too small, or parts too short, to find the largest entries; alone there are no parts."""
+    """Tell if quotas are too small, or parts too short, to find the largest entries; alone there are no parts."""
     return ranks == 1 or k < FEWEST * ranks or size < FEWEST * RUN * ranks
 
 
 @lru_cache(maxsize=64)
 def parts_of(size: int, k: int, ranks: int) -> EqualParts:
-    """Return parts whose places have 2 bytes, the same number for each owner, with quotas of at least `QUOTA`."""
+    """Return parts with places of 2 bytes, the same number for each owner, with quotas of at least `QUOTA`."""
     each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA), (1 << 16) // ranks))
     number = each * ranks
     width = EqualParts(size, number, 0).width

@@ -1,21 +1,21 @@
 """SparDL (Zhao et al., ICDE'24): a reduce-scatter that prunes on its way, by reverse Bruck, then a Bruck allgather.
 
-Costs at most 5k(P-1)/P words a rank and 4k(P-1)/P as a rule, in 2 ceil(log2 P) messages, none of them for counts.
-Returns at most k entries, and about k.
+Costs at most 5k(P-1)/P words a rank and 4k(P-1)/P as a rule, in 2 ceil(log2 P) messages, none for counts. Returns about
+k entries, at most k.
 
-Every rank owns a region. The first half takes ceil(log2 P) messages, each of half the distance of the one before, that
-carry other owners' entries; the receiver adds them. A message is pruned to its share of k. In the second half the
-owners' sums spread the other way round. A pruned entry stays in the residual of the rank that prunes it ("global
-residual collection"), so nothing is lost.
+Every rank owns a region. The first half takes ceil(log2 P) messages, each of half the last one's distance, with other
+owners' entries; the receiver adds them. A message is pruned to its share of k. In the second half the owners' sums
+spread the other way round. A pruned entry stays in the residual of the rank that prunes it ("global residual
+collection"), so nothing is lost.
 
-Departs from the paper: regions are block-cyclic instead of contiguous, because large entries stand together, and owners
-take turns, so that residuals of different ranks meet. A message is pruned as a whole and not block by block, and may
-be somewhat longer than its share; a region gets more of the result than its share if its sums reach the last result's
-smallest magnitude. Teams of ranks ("SAG"), which communicate less often with each other, are not implemented.
+Departs from the paper: regions are block-cyclic, not contiguous, because large entries stand together, and owners take
+turns, so that residuals of different ranks meet. A message is pruned as a whole, not block by block, and may be
+somewhat longer than its share; a region gets more of the result than its share if its sums reach the last result's
+smallest magnitude. Teams of ranks ("SAG"), which communicate less often, are not implemented.
 
 `SparDL.published` is the released program: each rank selects its share of k from every region, regions are contiguous
-and pruned one by one, and a rank takes back its selected entries at indices that the result lacks. Entries pruned on
-the way at an index of the result are then lost.
+and pruned one by one, and a rank takes back selected entries at indices that the result lacks. Entries pruned on the
+way at an index of the result are lost.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CONTIGUOUS = 1 << 62  # elements; a block as long makes regions contiguous
 
 @dataclass(frozen=True)
 class _SparDLState:
-    """State carried between steps. `selection` differs between ranks; the rest is replicated."""
+    """State between steps. `selection` differs between ranks; the rest is replicated."""
 
     selection: Any  # the selector's state
     # magnitude bits of the smallest entry of the last result, 0 if it had fewer than k
@@ -78,10 +78,10 @@ class SparDL(Algorithm):
 
     Args:
         selector: picks the entries to send.
-        prune: ``"threshold"`` (a message keeps its largest entries, an owner its sums that are likely to be among the
-            k largest) or ``"block"`` (the paper: every region is cut to its share of k).
-        slack: limit of a message's entries, as a multiple of its share of k; not for ``"block"``.
-        block: number of neighbouring elements that have one owner.
+        prune: ``"threshold"`` (a message keeps its largest entries, an owner its sums likely among the k largest) or
+            ``"block"`` (the paper: every region is cut to its share of k).
+        slack: most entries of a message over its share of k; not for ``"block"``.
+        block: neighbouring elements of one owner.
         wire: the message format.
         selection: ``"global"`` (the selector picks k entries of all) or ``"block"`` (a share of k from each of P equal
             ranges, passed as rows to a selector that works row by row, for example ``AllDim()``).
@@ -124,7 +124,7 @@ class SparDL(Algorithm):
     def reduce(
         self, acc: Array, k: int, comm: Comm, state: _SparDLState, layout: Layout, add: Array | None = None
     ) -> tuple[Reduction, _SparDLState]:
-        """Return at most k entries; ``sent`` is this rank's selection less all entries and sums that it pruned."""
+        """Return at most k entries; ``sent`` is this rank's selection less what it pruned."""
         # Select: each rank its largest entries.
         selected, selection = self.selector.select(acc, k, state.selection, add)
         # Reduce-scatter: entries go to the owners of their blocks, and are added and pruned on their way. Region d is
@@ -172,7 +172,7 @@ class SparDL(Algorithm):
         return max(1, ceil((1.0 if self.prune == "block" else self.slack) * k * width / size))
 
     def _worthwhile(self, summed: SparseVector, k: int, width: int, threshold: int) -> int:
-        """Return the number of an owner's sums to spread: its share of k, or all that may be in the result."""
+        """Return how many sums an owner spreads: its share of k, or all that may be in the result."""
         share = max(1, -(-k * width // summed.size))
         reached = int(namespace(summed.values).count_nonzero(magnitude_bits(summed.values) >= threshold))
         return min(max(share, reached), self._most(k, width, summed.size))
@@ -201,7 +201,7 @@ class SparDL(Algorithm):
         return held, concatenate(cuts)
 
     def _allgather(self, chosen: SparseVector, own: int, boundaries: np.ndarray, comm: Comm) -> SparseVector:
-        """Return the entries of all owners, numbered alike on all ranks: region q is owner q's, ``own`` this rank's."""
+        """Return all owners' entries, numbered alike on all ranks: region q is owner q's, ``own`` this rank's."""
         # Messages are forwarded unchanged, so that rounded values have the same bytes everywhere
         regions = regions_of(boundaries)
         chosen = _moved(chosen, boundaries[own])

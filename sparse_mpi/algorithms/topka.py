@@ -1,8 +1,8 @@
 """TopkA: allgather of every rank's selection, summed by index in rank order.
 
-Costs 2k(P-1) words and 2 ceil(log2 P) messages a rank, half of them small ones for the counts. Returns the sum of all
-selections, up to kP entries. The simplest sparse allreduce, and the cheapest one for few ranks. Where the selector
-picks the same positions on every rank (`random`), one allreduce of the values does: 2k(P-1)/P words.
+Costs 2k(P-1) words and ceil(log2 P) messages a rank, and as many small ones for the counts. Returns the sum of all
+selections, up to kP entries. The simplest sparse allreduce, and the cheapest for few ranks. If the selector picks the
+same positions on every rank (`random`), one allreduce of the values does: 2k(P-1)/P words.
 """
 
 from __future__ import annotations

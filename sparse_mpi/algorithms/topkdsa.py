@@ -1,8 +1,8 @@
 """TopkDSA (SparCML: Renggli et al., SC'19): sparse reduce-scatter, then allgather, dense where that is smaller.
 
-Region q of P equal widths belongs to rank q, which adds up the selections there. Costs 4k(P-1)/P words when the
-selections coincide, up to (2k + n)(P-1)/P when they do not, and P - 1 + ceil(log2 P) messages a rank, and
-ceil(log2 P) small ones for the counts. Returns the sum of all selections, as TopkA does.
+Region q of P equal widths belongs to rank q, which adds up the selections there. Costs 4k(P-1)/P words when selections
+coincide, up to (2k + n)(P-1)/P when not, and P - 1 + ceil(log2 P) messages a rank, and ceil(log2 P) small ones for the
+counts. Returns the sum of all selections, as TopkA.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Two levels: dense sums inside a node, in shared memory, and sparse ones between nodes, over the network.
 
-With N nodes of R ranks each, local rank l owns segment l of the vector, an R-th, on its node, and the ranks l of all
-nodes form *lane* l. The owners sum their segments over the node (a reduce-scatter), each lane reduces its segment
-sparsely (`oktopk`, `elect`), and the results are gathered inside the node. Lanes share k by the number of a segment's
-sums that reach the threshold of a node's k largest: all owners count them, in an allgather of control over all ranks.
+With N nodes of R ranks, local rank l owns segment l of the vector, an R-th, on its node, and all nodes' ranks l form
+*lane* l. Owners sum their segments over the node (a reduce-scatter), each lane reduces its segment sparsely (`oktopk`,
+`elect`), and results are gathered inside the node. Lanes share k by the number of a segment's sums that reach the
+threshold of a node's k largest: all owners count them, in an allgather of control over all ranks.
 
 Costs n(R-1)/R + 2k(R-1)/R words inside the node, and between nodes the cost of the lanes' algorithm for k entries on N
-ranks, shared among the R ranks of a node. Returns at most k entries. The residual of a node is on the owners. R is the
-size of the smallest node; other ranks of larger nodes own nothing.
+ranks, shared among a node's R ranks. Returns at most k entries. A node's residual is on the owners. R is the smallest
+node's size; other ranks of larger nodes own nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COUNTED = Counted(mantissa=7, lowest=NOT_ZERO)  # finds the threshold by which l
 
 @dataclass(frozen=True)
 class TwoLevelState:
-    """State carried between steps. Unused on ranks without a segment."""
+    """State between steps. Unused on ranks without a segment."""
 
     inner: Any  # the lane's state
     threshold: ThresholdPredictor = ranged(make=ThresholdPredictor, replicated=True)  # sets the lanes' shares of k
@@ -64,8 +64,8 @@ class TwoLevel(Algorithm):
 
     Args:
         ranks_per_node: consecutive ranks of a node; the last node may have fewer. None: ranks that share memory.
-        inner: the algorithm of the lanes, which has ``levels``. Its message format is for the network; inside a node
-            pairs are not encoded.
+        inner: the lanes' algorithm, which has ``levels``. Its message format is for the network; pairs inside a node
+            are not encoded.
         through_host: True sums device arrays in the node too, where they pass through host memory anyway; False reduces
             them in one level.
     """
@@ -216,7 +216,7 @@ def _lanes_of(comm: Comm, per_node: int | None) -> Lanes:
 
 
 def _sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
-    """Return a new array, the node's sum of this rank's segment of ``acc``; empty on ranks that own nothing."""
+    """Return the node's sum of this rank's segment of ``acc``, a new array; empty on ranks that own nothing."""
     if node.size == 1:
         return acc.copy()
     counts = np.zeros(node.size, np.int64)
@@ -230,9 +230,9 @@ def _sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
 
 
 def deal(k: int, weights: np.ndarray, widths: np.ndarray) -> list[int]:
-    """Deal k entries out over R <= k segments in proportion to ``weights``, by largest remainder, 1 to its width each.
+    """Deal k entries to R <= k segments in proportion to ``weights``, by largest remainder, 1 to its width each.
 
-    Entries that exceed a segment's width go to the others, if need be to segments without weight.
+    Entries beyond a segment's width go to others, if need be to segments without weight.
     """
     shares = np.ones(len(widths), np.int64)
     while rest := k - int(shares.sum()):
@@ -250,10 +250,10 @@ def _can_lie_between_nodes(algorithm: Algorithm) -> bool:
 
 
 def placed(algorithm: Algorithm, comm: Comm) -> Algorithm:
-    """Return ``algorithm`` as it runs on the ranks of ``comm``: in one level, or in two. Collective.
+    """Return ``algorithm`` as it runs on ``comm``: in one level, or in two. Collective.
 
-    It runs in two if ``levels`` is 2, or if it is None and there are several hosts with the same number of ranks, at
-    least two. Where there was a choice the first rank logs it. Each part of a `Hybrid` is placed by itself.
+    It runs in two if ``levels`` is 2, or if None and several hosts have the same number of ranks, at least two. If
+    there was a choice, the first rank logs it. Each part of a `Hybrid` is placed by itself.
     """
     if algorithm.parts:
         parts = tuple(replace(cast(Any, part), algorithm=placed(part.algorithm, comm)) for part in algorithm.parts)

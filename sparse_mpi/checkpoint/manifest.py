@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, and the search for the newest checkpoint of a folder."""
+"""The manifest of a checkpoint, and the search for a folder's newest one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 1 << 20  # bytes read at a time
 
 
 class _OtherVersion(ValueError):
-    """Raised for a checkpoint that another version of sparse_mpi can use."""
+    """Raised for a checkpoint of another version of sparse_mpi."""
 
     def __init__(self, message: str, number: object) -> None:
         super().__init__(message)
@@ -67,7 +67,7 @@ def dumps(manifest: Manifest) -> str:
 
 
 def loads(text: str, path: Path) -> Manifest:
-    """Return the manifest of the text of the file ``path``; _OtherVersion or ValueError if it cannot be used."""
+    """Return the manifest in the text of ``path``; _OtherVersion or ValueError if it cannot be used."""
     try:
         data = json.loads(text)
         kind, version, number = data.pop("format"), data.pop("version"), data.get("number")
@@ -95,14 +95,14 @@ def _checked(manifest: Manifest) -> Manifest:
 
 
 def read(checkpoint: Path) -> Manifest:
-    """Read the manifest of a checkpoint's folder; OSError or ValueError if there is none that can be used."""
+    """Read the manifest of a checkpoint's folder; OSError or ValueError if it cannot be used."""
     return loads((checkpoint / MANIFEST).read_text(encoding="utf-8"), checkpoint / MANIFEST)
 
 
 def number_of(checkpoint: Path, foreign: float | None = None) -> float:
-    """Return the number of a checkpoint; inf if its manifest is unusable, so that no older one counts as newest.
+    """Return a checkpoint's number; inf if its manifest is unusable, so that no older one counts as newest.
 
-    Of one that another version of sparse_mpi can use, that is ``foreign`` (None: its number, too).
+    A checkpoint of another version counts as ``foreign`` (None: its number, too).
     """
     try:
         return read(checkpoint).number
@@ -113,7 +113,7 @@ def number_of(checkpoint: Path, foreign: float | None = None) -> float:
 
 
 def complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints in ``folder``, newest last; one that made room for another is there too."""
+    """Return the complete checkpoints in ``folder``, also replaced ones, newest last."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []  # where both names are taken, its own counts
     named = {place_of(path).name: path for path in found}
     whole = [path for name, path in named.items() if NAME.fullmatch(name) and (path / MANIFEST).is_file()]
@@ -121,7 +121,7 @@ def complete(folder: Path) -> list[Path]:
 
 
 def place_of(checkpoint: Path) -> Path:
-    """Return the path at which a checkpoint belongs, also if it has been moved to make room for another."""
+    """Return the place of a checkpoint, also of a replaced one."""
     return checkpoint.with_name(checkpoint.name.removeprefix(REPLACED))
 
 

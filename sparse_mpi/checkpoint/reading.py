@@ -17,7 +17,7 @@ from sparse_mpi.comm.consistency import tell
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was read, with rank r's part of P."""
+    """A checkpoint, as read by rank r of P."""
 
     path: Path  #: its folder
     step: int  #: after which it was written
@@ -30,11 +30,11 @@ class Checkpoint(NamedTuple):
 def load(place: Path | str, comm: object) -> Checkpoint:
     """Read a checkpoint, on any number of ranks; collective.
 
-    Rank 0's ``place`` counts: its folder, or one with checkpoints, of which the newest is taken.
+    Rank 0's ``place`` counts: a checkpoint's folder, or a folder of checkpoints, for the newest.
 
     Raises:
-        CheckpointError: there is none, or a file is missing, truncated, altered or of another format; names the file
-            and the checkpoint before.
+        CheckpointError: there is none, or a file is missing, damaged or of another format; names the file and the
+            checkpoint before.
     """
     comm = as_comm(comm)
     lead, path, text, advice = comm.rank == 0, Path(), "", ""

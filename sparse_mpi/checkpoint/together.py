@@ -13,14 +13,14 @@ QUOTED = 3  # ranks whose problems are quoted
 
 
 class CheckpointError(RuntimeError):
-    """Raised on every rank, with the same message, when a checkpoint could not be written or read."""
+    """Raised on every rank, with one message, when a checkpoint could not be written or read."""
 
 
 @contextmanager
 def together(comm: Comm, failure: str, advice: str) -> Iterator[None]:
     """Run the body, which must not communicate; if it fails on any rank, raise the same CheckpointError on all.
 
-    The error is ``failure``, the problems of the first ranks, and ``advice``, which are the same on all ranks.
+    It says ``failure``, the first ranks' problems, and ``advice``.
     """
     problem: Exception | None = None
     try:

@@ -1,6 +1,6 @@
 """Nested states as files: a tree of dicts, lists, tuples, numbers, strings and NumPy arrays in one ``.npz``.
 
-Its arrays are ordinary members of the archive, the tree around them is JSON; nothing in it is ever executed.
+Arrays are members of the archive, the tree around them is JSON; nothing is ever executed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def dump_tree(tree: object, file: BinaryIO) -> None:
-    """Write ``tree`` to an open file, torch tensors in it as arrays; TypeError if it holds anything else."""
+    """Write ``tree`` to an open file, torch tensors as arrays; TypeError if it holds anything else."""
     members: dict[str, Any] = {}
     text = json.dumps(_encode(as_arrays(tree), members, "state"))
     members[TREE] = np.frombuffer(text.encode(), np.uint8)
@@ -35,7 +35,7 @@ def load_tree(path: Path) -> Any:
 
 
 def _encode(node: object, arrays: dict[str, np.ndarray], where: str) -> object:
-    """Return ``node``, named ``where``, as JSON with arrays in ``arrays``; other types are an object of one key."""
+    """Return ``node``, named ``where``, as JSON, its arrays in ``arrays``; other types become an object of one key."""
     if type(node) in PLAIN:
         return node
     if isinstance(node, (np.ndarray, np.generic)) and not node.dtype.hasobject:

@@ -26,19 +26,19 @@ def save(
     """Write a checkpoint, or leave everything as it was; collective.
 
     Args:
-        folder: of the checkpoints of one job, which its ranks share; made if need be. Rank 0's counts.
-        step: of training; names the checkpoint, and replaces one of the same name.
+        folder: folder of one job's checkpoints, which its ranks share; made if need be. Rank 0's counts.
+        step: training step; names the checkpoint, and replaces one of the same name.
         identity: JSON values about the run; `load` hands them back for the caller to compare.
         model: bytes or a buffer, of rank 0; ignored on other ranks.
-        state: this rank's: dicts, lists, tuples, numbers, strings, NumPy arrays and torch tensors.
+        state: this rank's state: dicts, lists, tuples, numbers, strings, NumPy arrays and torch tensors.
         comm: mpi4py communicator, process group or `Comm`.
-        keep: the number of checkpoints that may stay, this one included; older ones go once this one is on the disk.
+        keep: number of checkpoints that stay, this one included; older ones go once it is on the disk.
 
     Returns its folder.
 
     Raises:
-        TypeError, ValueError: step is no number or below 0, keep is no number or below 1, the ranks' values differ, or
-            the folder is none. Raised on every rank.
+        TypeError, ValueError: step is no whole number from 0, keep none from 1, the ranks' values differ, or the folder
+            is none; raised on every rank.
         CheckpointError: a rank could not write; names rank, file and cause. Older checkpoints are as they were.
     """
     comm = as_comm(comm)
@@ -87,7 +87,7 @@ def _plain(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _before(folder: Path) -> list[Path]:
-    """Return the checkpoints in ``folder``, after checkpoints that had made room for others have their names back."""
+    """Return the checkpoints in ``folder``, once replaced ones have their names back."""
     try:
         for path in manifest.complete(folder):
             if path != manifest.place_of(path):
@@ -119,7 +119,7 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> Entry:
 
 
 def _finish(partial: Path, place: Path) -> None:
-    """Give the folder its name, on the disk as well; one that has the name already makes room for it."""
+    """Give the folder its name, on the disk as well; one of that name makes room."""
     _sync(partial)
     replaced = place.with_name(f"{REPLACED}{place.name}")
     if place.exists():
@@ -135,7 +135,7 @@ def _finish(partial: Path, place: Path) -> None:
 
 
 def _remove_older(before: list[Path], keep: int) -> None:
-    """Remove checkpoints that are damaged, and all but the newest ``keep - 1``, but none of another version."""
+    """Remove damaged checkpoints, and all but the newest ``keep - 1``, but none of another version."""
     numbers = {path: manifest.number_of(path, foreign=-1) for path in before}
     whole = [path for path in before if 0 < numbers[path] < math.inf]
     stay = whole[-(keep - 1) :] if keep > 1 else []

@@ -1,4 +1,4 @@
-"""Objects that the package sparse_mpi_bench adds to the command line, found by its entry points."""
+"""Objects that the package sparse_mpi_bench adds to the command line, by entry points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMEDY = "which is not installed; in a checkout: pip install ./bench"
 
 
 def commands() -> dict[str, EntryPoint]:
-    """Return the commands of installed extensions by name; loading one gives its ``add_parser``."""
+    """Return installed extensions' commands by name; loading one gives its ``add_parser``."""
     return {entry.name: entry for entry in entry_points(group=COMMANDS)}
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, each declared by a call, in the order in which ``--help`` shows them."""
+"""Options of several commands, each declared by a call, in ``--help``'s order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Option = Callable[[argparse.ArgumentParser], object]  # declares itself
 
 
 def option(name: str, text: str, kind: Callable[[str], Any] | None = None, default: Any = None, **more: Any) -> Option:
-    """Return an option, whose ``name`` may end in a placeholder of its value (``"--file FILE"``), or an argument."""
+    """Return an option with a ``name`` that may end in its value's placeholder (``"--file FILE"``), or an argument."""
     name, _, metavar = name.partition(" ") if name.startswith("--") else (name, "", "")
     given = {"help": text, "type": kind, "default": default, "metavar": metavar, **more}
     given = {each: value for each, value in given.items() if value not in (None, "")}

@@ -1,4 +1,4 @@
-"""Progress of long work: one line that a terminal shows anew, or a line now and then in a file."""
+"""Progress of long work: one line renewed on a terminal, or a line now and then in a file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CLEARED = "\r\x1b[K"  # begins the line of a terminal anew
 
 
 class Bar:
-    """Progress over ``total`` steps, of which ``done`` are done; only ranks with ``shown`` print it.
+    """Progress over ``total`` steps, ``done`` so far; only ranks with ``shown`` print it.
 
-    A terminal has one line, cut to its width, which is gone after a ``with`` block. A file has a line every `SOON`
-    seconds, later every `EVERY`, also while no step ends.
+    A terminal has one line, cut to its width, gone after a ``with`` block. A file has a line every `SOON` seconds,
+    later every `EVERY`, also while no step ends.
     """
 
     def __init__(self, total: int | None, title: str, shown: bool = True, done: int = 0) -> None:
@@ -48,12 +48,12 @@ class Bar:
         self.show()
 
     def say(self, text: str) -> None:
-        """Show ``text`` beside the count until there is another one; an empty text removes it."""
+        """Show ``text`` beside the count until the next one; an empty text removes it."""
         self._beside = f", {text}" if text else ""
         self.show()
 
     def write(self, text: str, file: TextIO | None = None) -> None:
-        """Print a line to ``file``, by default stdout, in place of the terminal's line, which comes back after it."""
+        """Print a line to ``file``, by default stdout, in place of the terminal's line, which comes back."""
         with self._printing:
             self._clear()
             print(text, file=file, flush=True)

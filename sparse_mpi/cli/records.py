@@ -1,4 +1,4 @@
-"""Records of measurements: JSON files with the numbers, the command, and the machine and versions."""
+"""Records of measurements: JSON files with numbers, command, machine and versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def provenance() -> dict[str, Any]:
 
 
 def command() -> str:
-    """Return the command line of this process, without the folder that Python is installed in."""
+    """Return this process's command line, without Python's folder."""
     if program() == SCRIPT:
         return shlex.join([SCRIPT, *sys.argv[1:]])
     return shlex.join(["python", *sys.orig_argv[1:]])
@@ -42,7 +42,7 @@ def program() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of Python and of the installed packages that matter here; imports none of them."""
+    """Return versions of Python and installed packages that matter here, without importing any."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):

@@ -1,7 +1,7 @@
 """The parser of command lines, and converters of values.
 
-An error is one line, printed once, and exit status 2. A converter is a ``type=`` of `argparse` that knows the expected
-values, and an example.
+An error is one line, printed once, and exit status 2. A converter is a ``type=`` of `argparse` that knows expected
+values and an example.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REMEDIES = ("for example", "did you mean", "was removed in")
 
 
 class Refused(SystemExit):
-    """Raised for a wrong command line, with a line about it; the exit status is 2."""
+    """Raised for a wrong command line, with a line about the error; exit status 2."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Refused(SystemExit):
 
 @contextmanager
 def refusing(before: str, after: str = "") -> Iterator[None]:
-    """Raise Refused for a ValueError within the ``with`` block: its text, between ``before`` and ``after``."""
+    """Raise Refused for a ValueError within the block: its text, between ``before`` and ``after``."""
     try:
         yield
     except ValueError as error:
@@ -74,10 +74,10 @@ class _HelpAll(Action):
 
 
 class Parser(ArgumentParser):
-    """An `ArgumentParser` whose errors are one line: the option, the expected value, the given one, and an example."""
+    """An `ArgumentParser` with errors of one line: the option, the expected value, the given one, and an example."""
 
     def __init__(self, *args: Any, most_used: Sequence[str] = (), **options: Any) -> None:
-        """Make a parser whose ``--help`` shows only the options ``most_used`` if there are any, ``--help-all`` all."""
+        """Make a parser; ``--help`` shows only the options ``most_used``, if any, and ``--help-all`` all."""
         super().__init__(*args, **{"formatter_class": RawDescriptionHelpFormatter, **options})
         self.register("action", None, Store)
         self._shown = {"-h", "--help-all", *most_used} if most_used else set()
@@ -103,8 +103,8 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line, and end with status 2.
 
-        Other ranks wait for the first one: mpiexec ends them with it. They print the line if the first one has no
-        error, for example for a file on its host only.
+        Other ranks wait for the first, because mpiexec ends them with it. They print the line if the first has no
+        error, as for a file on its host only.
         """
         if told_rank():
             time.sleep(PATIENCE)
@@ -120,9 +120,9 @@ class Parser(ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Return the options as attributes, or end with a line about the first wrong or unknown one.
+        """Return the options as attributes, or end with a line about the first wrong one.
 
-        A parser without ``--help``, which looks at some options before others, returns unknown words as well.
+        A parser without ``--help``, which looks at some options first, returns unknown words too.
         """
         given = list(sys.argv[1:] if args is None else args)
         behind = given.index("--") if WORDS in self._defaults and "--" in given else len(given)

@@ -1,4 +1,4 @@
-"""The allreduce of entries, in four ways; each gives the same bytes on every rank.
+"""Allreduce of entries, in four ways, with the same bytes on every rank.
 
 ====================  =================================================  ==========================
 algorithm             words of a rank, m entries each, u in the result   messages of a rank
@@ -10,7 +10,7 @@ algorithm             words of a rank, m entries each, u in the result   message
 `gather`              m (P - 1)                                          ceil(log2 P)
 ====================  =================================================  ==========================
 
-`split` and `gather` combine in the order of the ranks, `butterfly` and `doubling` in that of a binary tree.
+`split` and `gather` combine in rank order, `butterfly` and `doubling` in a binary tree's.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def owned(entries: Entries, op: np.ufunc, regions: np.ndarray, form: Format, com
 
 
 def butterfly(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Comm) -> Entries:
-    """Narrow the range of keys that a rank combines, stage by stage, to its own region; gather results on the way back.
+    """Narrow a rank's range of keys, stage by stage, to its own region; gather results on the way back.
 
-    Zhao and Canny's Kylix (ICPP'14), on any number of ranks. In stages of two groups it is Rabenseifner's allreduce.
+    Zhao and Canny's Kylix (ICPP'14), on any number of ranks; in stages of two groups, Rabenseifner's allreduce.
     """
     regions, first, last = regions_of(pool, comm.size), 0, comm.size  # the ranks that share the range of this one
     stages: list[tuple[np.ndarray, int, np.ndarray]] = []
@@ -100,9 +100,9 @@ def doubling(entries: Entries, op: np.ufunc, pool: Pool, form: Format, comm: Com
 def _exchanged(
     entries: Entries, dests: list[int], sources: list[int], ranges: np.ndarray, form: Format, comm: Comm
 ) -> tuple[Entries, list[Entries]]:
-    """Send all entries to each of ``dests``; return them as received there, and the entries of ``sources``.
+    """Send entries to each of ``dests``; return them as received there, and the entries of ``sources``.
 
-    ``ranges`` ``(2, 2)`` int64 are the smallest and the largest key of sent and of received entries.
+    ``ranges`` ``(2, 2)`` int64 are the smallest and largest keys sent and received.
     """
     message: Array = np.empty(0, np.uint8)
     if dests or not form.codec.lossless:

@@ -35,12 +35,12 @@ def allreduce(
     tell: Callable[[Choice], None] | None = None,
     wire: str | BitPacked | None = None,
 ) -> T:
-    """Combine the values that ranks have for the same keys, and return all of them on every rank. Collective.
+    """Combine the values that ranks have for the same keys; return all results on every rank. Collective.
 
     Args:
         x: sparse data: a `SparseVector`; a scipy.sparse array or matrix of any format and shape; a torch.sparse COO
-            tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, whose values may
-            have a trailing shape; a dict or Counter; an `Adaptable`, for example the `histogram_entries` of
+            tensor, also with dense dimensions, or CSR tensor; a pair of arrays ``(keys, values)``, values perhaps with
+            a trailing shape; a dict or Counter; an `Adaptable`, for example the `histogram_entries` of
             `sparse_mpi.contrib`. The same kind, shape and dtype on all ranks; numbers of dicts may differ and become
             the type that holds all. Entries of one key are combined first; x is not modified. Keys of pairs and dicts
             are integers, or strings: all str or all bytes, in NumPy arrays of type U or S, in host memory. Keys of
@@ -101,10 +101,10 @@ def allreduce(
 def reduce_scatter(
     x: T, op: str | np.ufunc = "sum", comm: object = None, *, zeros: str = "keep", wire: str | BitPacked | None = None
 ) -> T:
-    """Combine as `allreduce` does, in rank order, and return to each rank the entries of a range of keys. Collective.
+    """Combine as `allreduce`, in rank order, and return to each rank the entries of a range of keys. Collective.
 
-    Ranges ascend with the ranks, and hold about equally many entries of all ranks. Results do not travel, so no
-    ``wire`` rounds them. See `allreduce` for arguments and errors.
+    Ranges ascend with ranks, and hold about equally many entries. Results do not travel, so no ``wire`` rounds them.
+    See `allreduce` for arguments and errors.
     """
     transport = as_comm(comm)
     source = to_host_input(x)
@@ -127,7 +127,7 @@ def reduce(
     zeros: str = "keep",
     wire: str | BitPacked | None = None,
 ) -> T | None:
-    """Combine as `allreduce` does, in rank order, and return the result on ``root``; None elsewhere. Collective."""
+    """Combine as `allreduce`, in rank order, and return the result on ``root``; None elsewhere. Collective."""
     transport = as_comm(comm)
     source = to_host_input(x)
 

@@ -1,4 +1,4 @@
-"""Choose an algorithm for entries by its expected time on a network."""
+"""Choose an algorithm by its expected time on a network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inlined(pool: Pool) -> Choice:
 
 
 def choose(pool: Pool, form: Format, network: Network) -> Choice:
-    """Return the algorithm of least expected time, from facts that are the same on all ranks."""
+    """Return the algorithm of least expected time, from facts alike on all ranks."""
     counts, ranks = pool.counts.tolist(), len(pool.counts)
     everything, most, mean = sum(counts), max(counts), sum(counts) / ranks
     depth, core = rounds(ranks), 1 << (ranks.bit_length() - 1)  # a power of two

@@ -1,7 +1,7 @@
 """Sparse data on a device: exchanged and combined in host memory, and copied back.
 
 Arrays cross the bus once each way, on the caller's current stream. The host waits once, for the copies to pinned
-memory. Combining takes any NumPy ufunc and any type of numbers, for which there are no kernels on the device.
+memory. Combining takes any NumPy ufunc and type of numbers, for which devices have no kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HostInput(NamedTuple):
     error: Exception | None = None  # error of the copy to host memory
 
     def read(self) -> Any:
-        """Return the data in host memory, or raise the error of the copy, inside the agreement of all ranks."""
+        """Return the data in host memory, or raise the copy's error, inside all ranks' agreement."""
         if self.error is not None:
             raise self.error
         return self.host
@@ -36,9 +36,9 @@ class _Kind(NamedTuple):
 
 
 def to_host_input(x: object, array: bool = False) -> HostInput:
-    """Return sparse data, or an ``array``, in host memory: ``x`` itself unless all of it is on a device.
+    """Return sparse data, or an ``array``, in host memory: ``x`` itself unless entirely on a device.
 
-    Copies come after the work on the current stream, for which the host waits once.
+    Copies follow the work on the current stream; the host waits once.
     """
     try:
         kind = _Kind((x,), lambda host: host, lambda result: _up(result, x)) if array else _kind(x)
@@ -121,7 +121,7 @@ def _down(parts: Sequence[Any]) -> list[Any]:
 
 
 def _flat(x: Any) -> Any:
-    """Return a flat CuPy array of an array on a device; of a tensor, its bytes."""
+    """Return a flat CuPy array of a device array, or of a tensor's bytes."""
     if arrays.is_device(x):
         return x.reshape(-1)
     return arrays.enter(_viewed(x.detach().resolve_conj().resolve_neg().reshape(-1), sys.modules["torch"].uint8))

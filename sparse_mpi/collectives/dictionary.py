@@ -1,7 +1,7 @@
-"""A dictionary on which all ranks agree: it numbers keys that are no integers of 64 bits, in their order.
+"""A dictionary common to all ranks: it numbers keys that are no integers of 64 bits, in order.
 
-Each rank owns a range of keys, between quantiles of samples; it numbers them, and sends each rank the keys of its
-result. Two ranks send each other all keys instead: no more bytes, and fewer messages.
+Each rank owns a range of keys, between quantiles of samples; it numbers them, and sends each rank its result's keys.
+Two ranks send each other all keys: no more bytes, and fewer messages.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ TOGETHER = 2  # ranks up to which all keys go to all
 
 
 class Keys(Protocol):
-    """A type of keys: `strings.StringKeys`, or `wide.WideKeys`. Keys are a list or an array of it.
+    """A type of keys, in a list or an array: `strings.StringKeys`, or `wide.WideKeys`.
 
-    `sample` may cut keys off; `unpacked` returns all messages' keys, and each one's number; `distinct` returns them
-    in their order, and each key's place among them; `shown` are keys as a result has them.
+    `sample` may cut keys off; `unpacked` returns all messages' keys, and each one's number; `distinct` returns keys in
+    order, and each one's place; `shown` are keys as in results.
     """
 
     def sample(self, keys: Any, places: np.ndarray) -> Any: ...
@@ -35,9 +35,9 @@ class Keys(Protocol):
 
 
 class Dictionary:
-    """The distinct keys of all ranks, each of which holds a range of them, or all. Collective to make.
+    """All ranks' distinct keys; a rank holds a range, or all. Collective to make.
 
-    `numbers` ``(m,)`` int64, ascending, are the places of ``keys`` among all distinct ones.
+    `numbers` ``(m,)`` int64, ascending, are the places of ``keys`` among these.
     """
 
     def __init__(self, keys: Any, kind: Keys, comm: Comm) -> None:

@@ -1,4 +1,4 @@
-"""Keys and values, the common form of all sparse data in `sparse_mpi.collectives`."""
+"""Keys and values, the common form of sparse data in `sparse_mpi.collectives`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PADDING = np.dtype(np.longdouble).itemsize - 10 if np.finfo(np.longdouble).nmant
 
 
 class Entries(NamedTuple):
-    """Values with distinct keys, in the order of the keys."""
+    """Values with distinct keys, in key order."""
 
     keys: np.ndarray  # (m,) int64, ascending
     values: np.ndarray  # (m, ...)
@@ -37,7 +37,7 @@ def parted(entries: Entries, counts: np.ndarray) -> list[Entries]:
 
 
 def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
-    """Return entries of any keys ``(m,)``; ``op`` combines values of equal keys, in an order of NumPy's."""
+    """Return entries of any keys ``(m,)``; ``op`` combines values of equal keys, in NumPy's order."""
     if len(keys) < 2 or (keys[1:] > keys[:-1]).all():
         return Entries(keys, values)
     order = np.argsort(keys, kind="stable")
@@ -49,9 +49,9 @@ def combined(keys: np.ndarray, values: np.ndarray, op: np.ufunc) -> Entries:
 
 
 class Runs:
-    """The places of equal keys among keys ``(m,)`` of several ranks; ``keys`` ``(u,)`` are distinct and ascending.
+    """Places of equal keys among several ranks' keys ``(m,)``; ``keys`` ``(u,)`` are distinct and ascending.
 
-    Values are combined in the order in which they stand, ``(a op b) op c``, so that sums have the same bits everywhere.
+    Values are combined in their order, ``(a op b) op c``, so that sums have the same bits everywhere.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -75,7 +75,7 @@ class Runs:
 
 
 def merged(parts: Sequence[Entries], op: np.ufunc) -> Entries:
-    """Return the entries of ``parts``, at least one; values of equal keys are combined in the order of parts."""
+    """Return the entries of ``parts``, at least one; values of equal keys are combined in that order."""
     full = [part for part in parts if len(part.keys)]
     if len(full) < 2:
         return full[0] if full else parts[0]
@@ -98,7 +98,7 @@ def merged_runs(entries: Entries, op: np.ufunc) -> Entries:
 
 
 def canonical(values: np.ndarray) -> np.ndarray:
-    """Return values whose equal ones are the same bytes: the last six of an 80-bit longdouble are undefined."""
+    """Return values with the same bytes if equal: the last six of an 80-bit longdouble are undefined."""
     if values.dtype.type not in (np.longdouble, np.clongdouble) or not PADDING:
         return values
     made = np.array(values, order="C")

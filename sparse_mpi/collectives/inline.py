@@ -1,6 +1,6 @@
 """A few entries travel with the arguments that all ranks compare, without a message of their own.
 
-The room for them follows the size of the call before, up to a limit.
+Their room follows the last call's size, up to a limit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ROOM = object()  # the attribute of a communicator that has the room of its nex
 
 
 def room(comm: Comm) -> int:
-    """Return the words that each rank has for its entries, the same on all ranks."""
+    """Return a rank's words for its entries, the same on all ranks."""
     return comm.attributes.get(_ROOM, min(LEAST, MOST // comm.size))
 
 
 def expect(comm: Comm, words: np.ndarray, apart: bool = False) -> None:
-    """Reserve room for the next call, by the ``words`` ``(P,)`` that this one needed; more where keys lie ``apart``."""
+    """Reserve room for the next call, by the ``words`` ``(P,)`` needed here; more where keys lie ``apart``."""
     most, least = (max(APART, MOST) if apart and MOST else MOST) // comm.size, min(LEAST, MOST // comm.size)
     wanted = int(words.max())
     step = 1 << max(wanted.bit_length() - 4, 0)  # a little more may come next time
@@ -35,7 +35,7 @@ def expect(comm: Comm, words: np.ndarray, apart: bool = False) -> None:
 
 
 class Announced(NamedTuple):
-    """The entries of each rank, as known to all: arrays ``(P, ...)`` int64, a row a rank."""
+    """Each rank's entries, as known to all: arrays ``(P, ...)`` int64, a row a rank."""
 
     counts: np.ndarray  # (P,) entries
     regions: np.ndarray  # (P, 2) the smallest and the largest key

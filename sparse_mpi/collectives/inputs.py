@@ -1,4 +1,4 @@
-"""The arguments of the collectives: checked, compared between ranks, and made ready for messages."""
+"""Arguments of the collectives: checked, compared between ranks, and made ready for messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Ready(NamedTuple):
     watched: bool  # True: integers may leave the range of their type
 
     def exact(self, run: Callable[[Ready], Entries], comm: Comm) -> Entries:
-        """Return the result of ``run`` on this call; all ranks raise ValueError where integers have wrapped around."""
+        """Return ``run`` of this call; all ranks raise ValueError if integers have wrapped around."""
         found = run(self)
         if self.watched:
             few = self.few and (_as_floats(self.few[0]), self.few[1])
@@ -59,7 +59,7 @@ class Ready(NamedTuple):
     def leave(self, results: list[Entries], ranges: np.ndarray) -> list[Any]:
         """Return results in the caller's kind of data. Collective where keys are strings.
 
-        ``ranges`` ``(P, 2)`` int64 are the smallest and the largest key that results of each rank may have.
+        ``ranges`` ``(P, 2)`` int64 are the smallest and largest possible keys of each rank's results.
         """
         if self.dictionary is not None:
             strings, first = self.dictionary.strings(ranges), ranges[self.dictionary.rank, 0]
@@ -83,9 +83,9 @@ def ready(
     wire: str | BitPacked | None = None,
     tell: object = None,
 ) -> Ready:
-    """Check arguments, and agree on the numbers of entries and their keys' range. Collective: one allgather of control.
+    """Check arguments; agree on numbers of entries and the keys' range. Collective: one allgather of control.
 
-    Where keys are strings, a dictionary numbers them first, and a second allgather gathers the range of the numbers.
+    A dictionary numbers strings first, and a second allgather gathers the numbers' range.
     """
     agreement = same_on_all_ranks(transport, HEAD + WORDS + inline.room(transport))
     with agreement as say:

@@ -1,4 +1,4 @@
-"""Adapters of input: every kind of sparse data as keys and values, and results as the same kind."""
+"""Adapters of input: all kinds of sparse data as keys and values, and results as the same kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TYPES = {"U": STR, "S": BYTES}  # types of keys in arrays, by the kind of their 
 
 @dataclass(frozen=True)
 class InputAdapter:
-    """The input of a rank as keys and values, and the way back to its kind."""
+    """A rank's input as keys and values, and the way back to its kind."""
 
     keys: np.ndarray  # (m,) int64, in any order, perhaps more than once; of strings the places in these
     values: np.ndarray  # (m, ...)
@@ -61,7 +61,7 @@ def plain_type(plain: int) -> np.dtype:
 
 
 def adapt(x: object) -> InputAdapter:
-    """Return ``x``, which `device.to_host_input` has brought to host memory, as keys and values."""
+    """Return ``x``, in host memory by `device.to_host_input`, as keys and values."""
     if isinstance(x, SparseVector):
         return _of_vector(x)
     if isinstance(x, Adaptable):
@@ -83,7 +83,7 @@ def adapt(x: object) -> InputAdapter:
 
 
 def integers(keys: object, what: str, expected: str = "integers") -> np.ndarray:
-    """Return keys as an array; raise TypeError unless they are a vector of integers, or an empty list."""
+    """Return keys as an array; raise TypeError unless a vector of integers, or an empty list."""
     found = here(keys, what)
     if found.size == 0 and not isinstance(keys, np.ndarray):
         found = found.astype(np.int64)
@@ -94,7 +94,7 @@ def integers(keys: object, what: str, expected: str = "integers") -> np.ndarray:
 
 
 def integers_or_strings(keys: Any, what: str) -> tuple[np.ndarray, int]:
-    """Return keys as an array, and their type; raise TypeError unless they are a vector of integers or of strings."""
+    """Return keys as an array, and their type; raise TypeError unless a vector of integers or strings."""
     is_list = isinstance(keys, (list, tuple)) or (isinstance(keys, np.ndarray) and keys.dtype == object and keys.ndim)
     if is_list and isinstance(first := next(iter(keys), None), tuple):
         raise TypeError(f"{what} must be integers or strings, got the tuple {first!r:.80}; {TUPLES}")
@@ -209,7 +209,7 @@ def _type_of_keys(x: dict[Any, Any]) -> int:
 
 
 def _plain_string(key: str | bytes) -> str | bytes:
-    """Return a key of a class of its own, whose order may be another, as what it is."""
+    """Return a key of a subclass, perhaps in another order, as plain str or bytes."""
     return str.__str__(key) if isinstance(key, str) else bytes.__getitem__(key, slice(None))
 
 

@@ -1,8 +1,8 @@
-"""Entries as bytes: their number, the values, and packed keys of a few bits each, as in `wire.packed`.
+"""Entries as bytes: their number, values, and packed keys of a few bits each, as in `wire.packed`.
 
 Values are written unchanged, or rounded by a codec. Integers are sent as the shortest type that holds all of a rank's
-values, whose size is the last byte of a message. The number of entries and the region of the keys give the place of
-every section. Keys of a wide range are not packed, and precede the values. The message of no entries is empty.
+values; a message's last byte is its size. The number of entries and the keys' region give every section's place. Keys
+of a wide range are not packed, and precede the values. The message of no entries is empty.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Format:
     Args:
         dtype: type of the values.
         shape: shape of each value, () for numbers.
-        span: range of the keys of all ranks. Below `WIDE` they are bit-packed as indices (`wire.packed`), else they
-            take 8 bytes each.
+        span: range of all ranks' keys. Below `WIDE` they are bit-packed as indices (`wire.packed`), else they have 8
+            bytes each.
         codec: writes the values, for float32 and float64 only if it rounds.
     """
 
@@ -52,9 +52,9 @@ class Format:
         return self.span >= WIDE
 
     def pack(self, entries: Entries, counts: np.ndarray, regions: np.ndarray) -> tuple[Array, np.ndarray]:
-        """Return m consecutive messages of ``counts`` ``(m,)`` int64 of the ``entries``, and their lengths.
+        """Return consecutive messages of ``counts`` ``(m,)`` int64 of the ``entries``, and their lengths.
 
-        ``regions`` ``(m, 2)`` int64 are the smallest and the largest key that each message may have.
+        ``regions`` ``(m, 2)`` int64 are each message's smallest and largest possible keys.
         """
         short = _shortest(entries.values) if self._whole else entries.values
         values, of_values = self._coded(short, counts)
@@ -75,9 +75,9 @@ class Format:
     def unpacked(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None
     ) -> tuple[Entries, np.ndarray]:
-        """Return the entries of all messages in one, and each message's number ``(m,)`` int64.
+        """Return all messages' entries in one, and each message's number ``(m,)`` int64.
 
-        Messages stand one after the other, or at ``starts`` ``(m,)``, ascending; then keys are int32 where they fit.
+        Messages are consecutive, or at ascending ``starts`` ``(m,)``; then keys are int32 where they fit.
         """
         narrow, starts = starts is not None, lengths.cumsum() - lengths if starts is None else starts
         ends, there = starts + lengths, lengths > 0
@@ -117,7 +117,7 @@ class Format:
         return lengths
 
     def seen(self, entries: Entries, message: Array, region: np.ndarray) -> Entries:
-        """Return ``entries`` as the receivers of their ``message`` see them: rounded, if the codec rounds."""
+        """Return ``entries`` as receivers of their ``message`` see them: rounded, if the codec rounds."""
         return entries if self.codec.lossless else self.unpack(message, np.array([len(message)]), region)[0]
 
     def bytes_each(self, entries: float) -> float:
@@ -213,7 +213,7 @@ def _shortest(values: np.ndarray) -> np.ndarray:
 
 
 def _halfopen(regions: np.ndarray) -> np.ndarray:
-    """Return half-open regions, whose stops may wrap around: only differences are used."""
+    """Return half-open regions. Stops may wrap around: only differences are used."""
     return regions + np.array([0, 1])
 
 

@@ -1,4 +1,4 @@
-"""The alpha-beta model, which gives the time that counted traffic takes on a network."""
+"""The alpha-beta model: the time of counted traffic on a network."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REPEATS = 15  # messages of each size; the median is right if less than half of 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, as the two numbers of the alpha-beta model."""
+    """A network's alpha and beta."""
 
     alpha: float  #: seconds a message takes, whatever its length
     beta: float  #: seconds a byte takes; the inverse of a rank's bandwidth
 
     @staticmethod
     def of(gigabits: float, microseconds: float) -> Network:
-        """Return the network of a data sheet: bandwidth of a rank in Gbit/s, latency of a message in microseconds."""
+        """Return the network of a data sheet: a rank's bandwidth in Gbit/s, a message's latency in microseconds."""
         if not 0 < gigabits < inf or not 0 <= microseconds < inf:
             raise ValueError(f"a network needs gigabits > 0 and microseconds >= 0, got {gigabits} and {microseconds}")
         return Network(microseconds / 1e6, 8 / (gigabits * 1e9))
@@ -38,14 +38,14 @@ class Network:
         return f"{self.alpha * 1e6:.3g} us a message, {rate}"
 
     def seconds(self, traffic: Traffic) -> float:
-        """Return the seconds of one rank's traffic; of its payload the larger direction counts."""
+        """Return the seconds of one rank's traffic; the payload's larger direction counts."""
         return self.alpha * traffic.messages + self.beta * (max(traffic.sent, traffic.received) + traffic.control)
 
 
 def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[float]:
-    """Return the median seconds of a message of each of ``sizes`` bytes, on the slowest rank. Collective.
+    """Return the median seconds of messages of ``sizes`` bytes, on the slowest rank. Collective.
 
-    Every rank sends to the next one while the one before sends to it. The first message of each size is not counted.
+    Every rank sends to the next while the one before sends to it. The first message of each size does not count.
     """
     if comm.size < 2:
         raise ValueError("ranks must be at least 2 to measure a network, got 1; run under mpiexec")
@@ -63,7 +63,7 @@ def measure(comm: Comm, sizes: Sequence[int], repeats: int = REPEATS) -> list[fl
 
 
 def fit_network(comm: Comm) -> Network:
-    """Fit alpha and beta to messages between neighbours, once for a communicator, for all ranks alike. Collective."""
+    """Fit alpha and beta to messages between neighbours, once a communicator, for all ranks alike. Collective."""
     if comm.size == 1:
         return Network(0.0, 0.0)
     if fit_network not in comm.attributes:
@@ -75,8 +75,8 @@ def fit_network(comm: Comm) -> Network:
 def nearest(messages: Sequence[float], lengths: Sequence[float], seconds: Sequence[float]) -> Network:
     """Return the network, with alpha and beta >= 0, that explains measured ``seconds`` best.
 
-    Candidates explain one measurement exactly by alpha or beta alone, or two by both; the best is off by the smallest
-    factor on average. Unlike least squares, this ignores a few delayed measurements.
+    Candidates explain one measurement exactly by alpha or beta, or two by both; the best is off by the smallest factor
+    on average. Unlike least squares, this ignores a few delayed measurements.
     """
     columns, measured = np.column_stack([messages, lengths]).astype(np.float64), np.maximum(seconds, MIN_SECONDS)
     with np.errstate(divide="ignore"):

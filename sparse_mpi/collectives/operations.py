@@ -27,7 +27,7 @@ TRIED = (0, 1, 2, 3, 5)  # small numbers, of which all triples are tried; sums a
 
 
 def named(op: object) -> Any:
-    """Return the name in `NAMED` of an MPI operation, for example ``MPI.SUM``; anything else unchanged."""
+    """Return the name in `NAMED` of an MPI operation, as ``MPI.SUM``; anything else unchanged."""
     MPI = sys.modules.get("mpi4py.MPI")  # mpi4py may not be imported, and without it there are no MPI operations
     if MPI is None or not isinstance(op, MPI.Op):
         return op
@@ -35,7 +35,7 @@ def named(op: object) -> Any:
 
 
 def operation(op: Any, dtype: np.dtype | None) -> np.ufunc:
-    """Return the ufunc of ``op``, tried on values of ``dtype`` unless that is None: not known yet."""
+    """Return the ufunc of ``op``, tried on ``dtype`` unless None: not known yet."""
     found = NAMED.get(op, op) if isinstance(op, str) else op
     if isinstance(found, str):
         raise ValueError(f"op must be one of {', '.join(NAMED)}, or a ufunc of NumPy, got {op!r}{meant(op, NAMED)}")
@@ -67,7 +67,7 @@ def _try(ufunc: np.ufunc, op: object, dtype: np.dtype) -> None:
 
 
 def may_wrap(values: np.ndarray, op: object, count: int) -> bool:
-    """Tell if ``op``, a ufunc or its name, may overflow the integer type of ``values`` when it combines ``count``."""
+    """Tell if ``op``, a ufunc or its name, may overflow the integer type of ``values`` by combining ``count``."""
     if values.dtype.kind not in "iu" or not values.size:
         return False
     most = max(-int(values.min()), int(values.max()))

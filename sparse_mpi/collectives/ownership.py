@@ -1,4 +1,4 @@
-"""The owners of keys, which combine their values: regions of keys with about equally many entries each.
+"""Owners of keys, which combine their values: regions of keys with about equally many entries.
 
 A region ends at a quantile of the samples of all ranks' entries (`algorithms/quantiles.py`).
 """
@@ -19,7 +19,7 @@ PACKET = 1 << 15  # bytes of a message below which it takes about as long as a s
 
 
 def regions_of(pool: Pool, ranks: int) -> np.ndarray:
-    """Return the smallest and the largest key of each rank's region, ``(P, 2)`` int64, both inclusive, ascending.
+    """Return the smallest and largest key of each rank's region, ``(P, 2)`` int64, inclusive, ascending.
 
     Of regions with the same smallest key only the last one has entries, see `counts_by_region`.
     """
@@ -44,9 +44,9 @@ def part_of(entries: Entries, regions: np.ndarray, rank: int) -> Entries:
 
 
 def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
-    """Return the number of groups in each stage of a butterfly: never more than in the stage before.
+    """Return the number of groups in each stage of a butterfly, never increasing.
 
-    It leaves messages of about `PACKET` bytes, and is at least two.
+    It is at least two, for messages of about `PACKET` bytes.
     """
     left = len(pool.counts)
     mean, found, ranks = float(pool.counts.mean()), [left], 1
@@ -59,6 +59,6 @@ def degrees(pool: Pool, each: Callable[[float], float]) -> list[int]:
 
 
 def distinct(counts: Sequence[float], span: int) -> float:
-    """Return the expected number of distinct keys in sets of these sizes, drawn at random from ``span`` keys."""
+    """Return the expected number of distinct keys in sets of ``counts``, drawn at random from ``span`` keys."""
     logs = sum(log1p(-min(count / span, 1 - 1e-16)) for count in counts)
     return min(-expm1(logs) * span, sum(counts))

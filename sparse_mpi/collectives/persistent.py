@@ -1,8 +1,8 @@
 """Persistent collectives: keys are exchanged once, and then every round moves values only.
 
-Set-up gives each key an owner, which learns the ranks that give a value for it and the ranks that need the result. In a
-round every rank sends its values to the owners, in the order of its keys, and the owners send back the results, in the
-order of the needed keys.
+Set-up gives each key an owner, which learns the ranks that give a value for it and those that need the result. In a
+round ranks send values to the owners, in the order of their keys, and the owners send back results, in the order of the
+needed keys.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def allreduce_init(
     shape: tuple[int, ...] = (),
     validate: str = ALWAYS,
 ) -> PersistentAllreduce:
-    """Set up an allreduce of values whose keys stay the same, round after round. Collective.
+    """Set up an allreduce of values with the same keys in every round. Collective.
 
     Args:
         keys: ``(m,)`` integers, for which this rank will have values; distinct, in any order. Or strings, all str or
-            all bytes, in a NumPy array or a list.
-        needed: ``(r,)`` keys, whose results this rank wants, in any order, possibly repeated; keys without a value on
-            any rank get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
+            all bytes, in an array or a list.
+        needed: ``(r,)`` keys of the results that this rank wants, in any order, possibly repeated; keys without a value
+            on any rank get zeros. None: ``keys``. Integers may be CuPy arrays or tensors on a CUDA device.
         op: operation, see `allreduce`; values are combined in rank order.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
-        dtype: type of the values; None: that of the first round, the same on all ranks.
+        dtype: type of the values; None: the first round's, the same on all ranks.
         shape: shape of each value, () for numbers.
-        validate: ``"always"`` has the ranks agree in every round that all have good values, and raise together if one
-            has not; ``"first"`` only in the first round: later a rank with bad values raises alone, and others wait.
+        validate: ``"always"`` has ranks agree in every round that all have good values, or raise together; ``"first"``
+            only in the first round: later a rank with bad values raises alone, and others wait.
 
     Returns:
         A request; its `start` and `wait` are a round.
@@ -137,9 +137,9 @@ class PersistentAllreduce:
     def start(self, values: object) -> None:
         """Begin a round with this rank's ``values`` ``(m, ...)``, in the order of its keys. Collective.
 
-        Where the transport allows it the round runs in the background. Until `wait` has returned, ``values`` must not
-        change; other reductions over the communicator wait their turn, which must be the same on all ranks. Values on a
-        device, on all ranks or none, are copied to host memory here, and may change afterwards.
+        The round runs in the background if the transport allows. Until `wait` has returned, ``values`` must not change;
+        other reductions over the communicator wait their turn, which must be the same on all ranks. Values on a device,
+        on all ranks or none, are copied to host memory here, and may change afterwards.
         """
         if self._started is not None:
             raise RuntimeError("a round must be waited for before the next one starts; call wait()")
@@ -149,7 +149,7 @@ class PersistentAllreduce:
     def wait(self) -> Any:
         """Return the results ``(r, ...)`` of the round, in the order of the needed keys; zeros where none is `found`.
 
-        They are in the memory of the values, whose wrong dtypes and shapes raise on every rank.
+        They are in the memory of the values; wrong dtypes and shapes raise on every rank.
         """
         if self._started is None:
             raise RuntimeError("a round must be started before it is waited for; call start(values)")

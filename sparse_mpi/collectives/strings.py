@@ -1,6 +1,6 @@
-"""Keys that are strings: their types, their order, and the messages in which they travel to a `Dictionary`.
+"""Strings as keys: types, order, and messages to a `Dictionary`.
 
-They are compared in full, never by a checksum. Messages have str as UTF-8, whose order is Python's.
+They are compared in full, never by a checksum. Messages have str as UTF-8, in Python's order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD = 9  # bytes of a message that say how many strings there are, and how wid
 
 
 def ordered(strings: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
-    """Return the distinct strings in their order, and the place of each of ``strings`` among them ``(m,)`` int64."""
+    """Return the distinct strings in order, and the places ``(m,)`` int64 of ``strings`` there."""
     # One sort and no dictionary: of ascending runs, as messages have them, it is a merge.
     order = np.array(sorted(range(len(strings)), key=strings.__getitem__), np.int64)
     found = np.array(strings, object)[order]
@@ -38,7 +38,7 @@ def ordered(strings: Sequence[Text]) -> tuple[list[Text], np.ndarray]:
 
 
 def type_of_all(types: np.ndarray, mine: int, comm: Comm) -> int:
-    """Return the type of keys on all ranks that know it; of several ``types`` ``(P,)`` all raise ValueError."""
+    """Return the type of keys on all ranks that know it; all raise ValueError if ``types`` ``(P,)`` differ."""
     known = set(types.tolist()) - {UNKNOWN}
     if len(known) > 1:
         check_consistency(comm, f"keys: {NAMES[mine]}")
@@ -88,7 +88,7 @@ class StringKeys(Keys):
         return np.array(keys, object)
 
     def _strings(self, message: bytes) -> list[Text] | None:
-        """Return the strings of a message, None if it is damaged."""
+        """Return a message's strings; None: damaged."""
         if len(message) < _HEAD:
             return None
         count, width = int(np.frombuffer(message, np.int64, 1)[0]), message[_HEAD - 1]

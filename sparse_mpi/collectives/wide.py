@@ -12,7 +12,7 @@ SIGN = np.uint64(1 << 63)
 
 
 def packed(keys: np.ndarray) -> np.ndarray:
-    """Return keys ``(m, 2)`` of any integer type as 16 bytes each ``(m,)``, in the same order."""
+    """Return keys ``(m, 2)`` of any integer type as 16 bytes each ``(m,)``, in order."""
     numbers = keys.astype(np.uint64 if keys.dtype.kind == "u" else np.int64).view(np.uint64)
     flipped = numbers if keys.dtype.kind == "u" else numbers ^ SIGN
     return np.ascontiguousarray(flipped, ">u8").view(BYTES).reshape(-1)

@@ -1,6 +1,6 @@
 """The transport: the `Comm` protocol, how to get one, and its implementations.
 
-`mpi`, `process_group` and `nccl` load on first use: importing this package starts neither MPI nor torch.
+`mpi`, `process_group` and `nccl` load on first use: the import starts neither MPI nor torch.
 """
 
 from __future__ import annotations

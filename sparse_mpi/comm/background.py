@@ -1,11 +1,11 @@
 """Reductions in the background: a `ProgressThread` does the work of one communicator while its caller computes.
 
 MPI makes progress only inside its calls, so the progress thread makes blocking calls, which needs MPI_THREAD_MULTIPLE.
-Where a communicator cannot be used from a second thread (its job is not ``concurrent``), `ProgressThread.start` does
-the work at once: the results are the same, without overlap.
+If a second thread cannot use the communicator (its job is not ``concurrent``), `ProgressThread.start` does the work at
+once, with the same results.
 
-A program ends once all started work is done, waited for or not: other ranks may need it, and a thread stopped inside
-torch aborts the process.
+A program ends once all started work is done: other ranks may need it, and a thread stopped inside torch aborts the
+process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_UNSEEN.clear)
 
 
 class Span(NamedTuple):
-    """The times in `time.perf_counter` seconds at which work was given to a progress thread, begun and ended."""
+    """Times in `time.perf_counter` seconds at which work was given to a progress thread, begun and ended."""
 
     given: float
     began: float
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 class Handle(Generic[T]):
-    """Work that was started, and its result once there is one."""
+    """Started work, and its result once there is one."""
 
     def __init__(self, fork: Branch | None = None, turns: Turns | None = None) -> None:
         self._future: Future[T] = Future()
@@ -58,10 +58,10 @@ class Handle(Generic[T]):
         self._given = self._began = self._ended = perf_counter()
 
     def wait(self) -> T:
-        """Wait for the work, and return its result, or raise its error; the same on every call.
+        """Wait for the work; return its result, or raise its error, on every call.
 
-        On a device, operations queued on the caller's stream afterwards run after the work, which may still be running
-        when this returns. The result belongs to the stream current at the first call.
+        On a device, later operations on the caller's stream run after the work, which may still run when this returns.
+        The result belongs to the stream current at the first call.
         """
         if self._turns is not None:
             self._turns.wait_until(self.done)
@@ -75,11 +75,11 @@ class Handle(Generic[T]):
         return result if self._fork is None else self._fork.own(result)
 
     def done(self) -> bool:
-        """Tell if `wait` would return, or raise, at once; work queued on a device may still run."""
+        """Tell if `wait` would return or raise at once; work queued on a device may still run."""
         return self._future.done()
 
     def add_done_callback(self, call: Callable[[Handle[T]], None]) -> None:
-        """Call ``call(handle)`` when the work is done, on the thread that did it, or at once if it is done."""
+        """Call ``call(handle)`` on the working thread when the work is done, or at once if it is."""
         self._future.add_done_callback(lambda _: call(self))
 
     @property
@@ -115,9 +115,9 @@ class Handle(Generic[T]):
 
 
 class ProgressThread:
-    """A thread that works for ``comm``, in the order in which work is given, which must be the same on all ranks.
+    """A thread that does work for ``comm`` in the order given, which must be the same on all ranks.
 
-    Until the last handle is done only this thread may use ``comm``; a `duplicate` of it stays free.
+    Until the last handle is done only this thread may use ``comm``; a `duplicate` stays free.
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -167,7 +167,7 @@ class ProgressThread:
 
     @property
     def busy(self) -> bool:
-        """Whether another thread's work is under way; always True once work was on a device."""
+        """Return whether another thread's work is under way; always True once work was on a device."""
         # Work queued on a device may go on after its handle is done. A handle that is gone is done.
         last = self._last() if self._last is not None else None
         return threading.current_thread() is not self._thread and (

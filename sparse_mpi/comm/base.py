@@ -1,9 +1,9 @@
-"""The protocols of the transport: `Comm`, messages between ranks, and beside it `Job` and `Elastic`.
+"""Protocols of the transport: `Comm`, messages between ranks, and beside it `Job` and `Elastic`.
 
 A `Comm` is `mpi.MPIComm` over MPI, `process_group.ProcessGroupComm` over torch.distributed, a rank of `world.World` in
 one process, `nccl.NcclComm` over one of these and NCCL, or `null.NullComm`; `conversion.as_comm` wraps users'
-communicators. docs/guides/transport.md says how to write another one. `counting` defines the `Traffic` of each call.
-*Rows* are the entries of the first axis.
+communicators. docs/guides/transport.md says how to write one. `counting` defines each call's `Traffic`. *Rows* are the
+entries of the first axis.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COUNTERS = attrgetter("sent", "received", "messages", "control", "seconds")  # t
 class RankFailure(RuntimeError):
     """Raised from a call that needs a failed rank, or on a communicator that another rank has revoked.
 
-    Ranks see a failure in different calls; some only when another rank revokes the communicator.
+    Ranks see a failure in different calls, some only when another rank revokes the communicator.
     """
 
 
 @dataclass
 class Traffic:
-    """The counters of one rank's bytes and messages, by the convention of `counting`."""
+    """One rank's counters of bytes and messages, by the convention of `counting`."""
 
     sent: int = 0  #: payload bytes
     received: int = 0  #: payload bytes
@@ -69,11 +69,11 @@ class Comm(Protocol):
 
     @property
     def size(self) -> int:
-        """Return P, how many ranks there are."""
+        """Return P, the number of ranks."""
 
     @property
     def attributes(self) -> dict[object, Any]:
-        """Return users' cached objects, by key, as MPI's attributes; a duplicate has none."""
+        """Return users' cached objects by key, as MPI's attributes; a duplicate has none."""
 
     @property
     def traffic(self) -> Traffic:
@@ -95,7 +95,7 @@ class Comm(Protocol):
     def allgatherv(self, send: Array, counts: Sequence[int] | Counts | None = None) -> tuple[Array, Counts]:
         """Return the rows of all ranks in rank order, and each rank's number of rows (P,).
 
-        With ``counts`` (P,), where every rank knows them, they are not exchanged.
+        Where every rank passes ``counts`` (P,), they are not exchanged.
         """
 
     def alltoallv(
@@ -103,8 +103,8 @@ class Comm(Protocol):
     ) -> tuple[Array, Counts]:
         """Send each rank its part of ``send``, cut by ``counts`` (P,).
 
-        Return the rows for this rank, in rank order, and the number of rows from each rank (P,). Where every rank
-        passes these as ``expected``, empty messages are not sent.
+        Return the rows for this rank, in rank order, and their number from each rank (P,). Where every rank passes
+        these as ``expected``, empty messages are not sent.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:
@@ -119,7 +119,7 @@ class Comm(Protocol):
     def duplicate(self, yield_cpu: bool = False) -> Comm:
         """Return a communicator of the same ranks, with its own messages, traffic and attributes. Collective.
 
-        With ``yield_cpu`` it yields the core to other threads while it waits, at the price of some latency.
+        With ``yield_cpu`` it yields the core while it waits, at the price of some latency.
         """
 
     def split(self, color: int) -> Comm:
@@ -162,26 +162,26 @@ class Job(NamedTuple):
 
 
 class Elastic(Protocol):
-    """A communicator whose ranks can go on after one of them has failed: calls then raise RankFailure."""
+    """A communicator with ranks that can go on after one has failed: calls then raise RankFailure."""
 
     def broken(self) -> bool:
-        """Return whether this rank knows that another one has failed, or has revoked the communicator."""
+        """Return whether this rank knows that another has failed or revoked the communicator."""
 
     def revoke(self) -> None:
-        """Make every call here, and on split or duplicated communicators, raise RankFailure on all ranks."""
+        """Make every call, also on split or duplicated communicators, raise RankFailure on all ranks."""
 
     def shrink(self) -> Comm:
         """Return a communicator of the ranks that have not failed, in their order here. Collective among them."""
 
     def yielding(self) -> Comm:
-        """Return a view for messages that may take any time: it yields the core, and is not watched."""
+        """Return a view for messages that may take any time: it yields the core, unwatched."""
 
     def exit_without_abort(self, close: Callable[[], None]) -> None:
-        """Have an uncaught exception end this rank alone; call ``close()`` at the end of the program."""
+        """Have an uncaught exception end this rank alone; call ``close()`` at the program's end."""
         return
 
     def wait_for_end(self) -> None:
-        """Wait until all ranks call this at the end of their programs, or until one is known to have failed."""
+        """Wait until all ranks call this at the end of their programs, or one is known to have failed."""
         return
 
     def deadline(self, seconds: float) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Buffers of rows: sizes in bytes, parts of ranks, arrays to receive into, and headers; and the order of messages."""
+"""Buffers of rows: sizes in bytes, ranks' parts, arrays to receive into, headers; and the order of messages."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def announced_rows(header: np.ndarray, like: Array, source: int) -> int:
 
 
 def peers(rank: int, size: int) -> list[tuple[int, int]]:
-    """Return the rank to send to, and the rank to receive from, in each step."""
+    """Return each step's ranks to send to and to receive from."""
     return [((rank + step) % size, (rank - step) % size) for step in range(1, size)]

@@ -1,4 +1,4 @@
-"""The parts of a transport: a `Carrier` of arrays on the host and, if need be, a `Device` for arrays on devices."""
+"""Parts of a transport: a `Carrier` of arrays on the host and, if need be, a `Device` for arrays on devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparse_mpi.comm.reducible import reduced
 
 
 class Device(Protocol):
-    """Moves contiguous arrays on a device, of lengths that receivers know, into arrays that receivers have made.
+    """Moves contiguous arrays on a device, of known lengths, into arrays that receivers have made.
 
     Calls are queued on the current stream, and the host does not wait. All but `exchange` are collective.
     """
@@ -67,7 +67,7 @@ class Carrier(ABC):
     def _bcast(self, send: Array, root: int) -> Array: ...
 
     def _trade_rows(self, send: Array, counts: Counts) -> Counts:
-        """Return the number of rows from each rank (P,), where this rank sends ``counts`` (P,) rows like ``send``."""
+        """Return each rank's number of rows (P,); this rank sends ``counts`` (P,) rows like ``send``."""
         each = np.ones(self.size, np.int64)
         heads, _ = self._alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
         return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)

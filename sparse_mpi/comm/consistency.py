@@ -1,7 +1,7 @@
-"""Consistency checks: before the first message, all ranks verify that they are about to do the same thing.
+"""Consistency checks: before the first message, all ranks verify that they will do the same thing.
 
 A mistake on one rank would make the others wait for ever. So every rank states its operation, or its error, in a few
-bytes, and all of them raise if the statements differ.
+bytes, and all raise if the statements differ.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ NO_WORDS = np.zeros((0, 0), np.int64)
 
 
 class same_on_all_ranks:
-    """A block that prepares a collective operation, and that all ranks leave together or none does.
+    """A block that prepares a collective operation, and that all ranks leave or none.
 
         with same_on_all_ranks(comm) as say:
             k = resolve_k(n, k, density)  # may raise, on some ranks or on all
             say(n=n, k=k)
 
     The body checks and prepares without communicating; ``say``, called once or more, states by name values that must be
-    equal on all ranks, whose ``str`` suits an error message, or a text of `stated`. Every rank must enter the block,
-    before the first message of the operation. Leaving it is collective and costs one allreduce of 16 bytes (control)
+    equal on all ranks, with a ``str`` that suits an error message, or a text of `stated`. Every rank must enter the
+    block, before the operation's first message. Leaving it is collective and costs one allreduce of 16 bytes (control)
     when all is well.
 
-    After the block ``flag`` is the largest of all ranks, below `FLAGS`, and ``rows`` ``(P, words)`` has the ``words``
-    that the body filled in on each rank; these cost one allgather instead.
+    Afterwards ``flag`` is the largest of all ranks, below `FLAGS`, and ``rows`` ``(P, words)`` has the ``words`` that
+    each rank's body filled in; these cost one allgather instead.
 
     Raises:
         Exception: the body's error, on the ranks where it was raised.
@@ -66,10 +66,10 @@ class same_on_all_ranks:
 def check_consistency(
     comm: Comm, statement: str, flag: int = 0, failed: bool = False, message: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Raise on every rank unless every rank states the same; a rank that has ``failed`` states its error instead.
+    """Raise on every rank unless all state the same; a rank that has ``failed`` states its error instead.
 
     The ``message`` ``(1 + m,)`` int64, if any, has one word for the comparison and m others. Returns the m words of all
-    ranks ``(P, m)``, and the largest ``flag``, below `FLAGS`.
+    ranks ``(P, m)``, and the largest ``flag``.
     """
     if apart := comm.attributes.get(PARTED):
         if failed:
@@ -106,7 +106,7 @@ def check_consistency(
 
 
 def together(comm: Comm, several: bool) -> None:
-    """Have a first difference end all the operations of a call that has ``several``, until it says False.
+    """Have a first difference end all operations of a call that has ``several``, until it says False.
 
     Other ranks may be in a call of fewer operations, and would leave this one waiting.
     """
@@ -117,12 +117,12 @@ def together(comm: Comm, several: bool) -> None:
 
 
 def stated(**facts: object) -> str:
-    """Return the statement that ``say`` makes of these facts, for callers to cache: names of types are slow."""
+    """Return the statement that ``say`` makes of ``facts``, for callers to cache: names of types are slow."""
     return "".join([f"{name}={value} " for name, value in facts.items()])
 
 
 def tell(comm: Comm, text: str, root: int = 0) -> str:
-    """Return the ``text`` of the rank ``root`` on every rank; other ranks' texts are ignored."""
+    """Return rank ``root``'s ``text`` on every rank; other texts are ignored."""
     own = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
     return bytes(comm.bcast(own, root, control=True)).decode(errors="surrogatepass")
 

@@ -1,4 +1,4 @@
-"""`as_comm`: the `Comm` of an mpi4py communicator, a process group or a mesh, by default of the whole job."""
+"""`as_comm`: the `Comm` of an mpi4py communicator, process group or mesh, by default of the whole job."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def as_comm(comm: Any = None) -> Comm:
     ``comm``; the first call for it is collective.
 
     Raises:
-        TypeError: ``comm`` is none of these, or lacks members of `Comm`, which the message names.
+        TypeError: ``comm`` has no such type, or lacks members of `Comm`, which the message names.
         ValueError: another name, or a mesh of several dimensions.
-        RuntimeError: torchrun started this process, and torch.distributed is not initialised; MPI was not started by
+        RuntimeError: torchrun started this process, but torch.distributed is not initialised; MPI was not started by
             its own launcher; or see `nccl.NcclComm`.
     """
     if comm is None:
@@ -64,10 +64,10 @@ def as_comm(comm: Any = None) -> Comm:
 
 
 def comm_of_job() -> Comm:
-    """Return the `Comm` of all ranks of this job as `as_comm` does, for a program that runs under any launcher.
+    """Return `as_comm` of all ranks of this job, for a program that runs under any launcher.
 
-    Under torchrun it initialises torch.distributed unless that is done: over gloo, and NCCL where each process of a
-    machine can have a GPU.
+    Under torchrun it initialises torch.distributed unless done: over gloo, and NCCL where each process of a machine can
+    have a GPU.
     """
     if TORCHRUN in os.environ:
         import_module("sparse_mpi.comm.process_group").start_job()
@@ -75,11 +75,11 @@ def comm_of_job() -> Comm:
 
 
 def watch(comm: object = None, timeout: float | None = None) -> None:
-    """Have a watchdog watch all ranks of ``comm``, see `as_comm`, and communicators made of it later. Collective.
+    """Have a watchdog watch all ranks of ``comm``, see `as_comm`, and later derived communicators. Collective.
 
-    It ends the job, with a message, where a rank waits for one that has ended its program, or where a call takes longer
-    than ``timeout`` seconds (0: no limit; None: the variable SPARSE_MPI_TIMEOUT); each rank then says for whom it
-    waits. Where MPI does not allow calls from several threads there is no watchdog.
+    It ends the job, with a message, if a rank waits for one that has ended its program, or a call takes longer than
+    ``timeout`` seconds (0: no limit; None: the variable SPARSE_MPI_TIMEOUT); each rank then says for whom it waits.
+    Where MPI does not allow calls from several threads there is none.
 
     `python -m sparse_mpi run`, the programs in train/ and teams of `fault_tolerance` ask for it, and so do the
     variables SPARSE_MPI_WATCH=1 and SPARSE_MPI_TIMEOUT.

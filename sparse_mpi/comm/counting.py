@@ -1,4 +1,4 @@
-"""The base class of all transports: argument checks, timing, and `Traffic` counted by one convention.
+"""Base class of all transports: argument checks, timing, and `Traffic` by one convention.
 
 A transport (`mpi.MPIComm`, a rank of `world.World`, `null.NullComm`) derives from `CountingComm` and only moves
 contiguous arrays. *Rows* are the entries of the first axis.
@@ -46,7 +46,7 @@ _R = TypeVar("_R")
 
 
 def timed(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
-    """Time and watch a call of a `CountingComm`; its name is one of `CALLS`."""
+    """Time and watch a call of a `CountingComm`, named in `CALLS`."""
     number = CALLS.index(method.__name__)
 
     @wraps(method)
@@ -221,7 +221,7 @@ class CountingComm(Carrier):
         return False
 
     def _enter(self, send: Array, rows: bool = False) -> tuple[Array, Carrier]:
-        """Return ``send`` ready to be moved, and its carrier; results need no `_unstage` if that is ``send``."""
+        """Return ``send`` ready to be moved, and its carrier; results need no `_unstage` if unchanged."""
         on_host = isinstance(send, np.ndarray)
         if not (on_host or is_device(send)):
             raise TypeError(f"send must be a NumPy or CuPy array, got {describe(send)}; convert it first")
@@ -271,7 +271,7 @@ def require_rank(ranks: int, argument: str, rank: int | None) -> None:
 
 
 def per_rank(ranks: int, argument: str, counts: Sequence[int] | Counts, total: int | None = None) -> Counts:
-    """Return ``counts`` as (P,) int64; check their sum, ``total``, if given."""
+    """Return ``counts`` as (P,) int64; check that their sum is ``total``, if given."""
     rows = np.asarray(counts, dtype=np.int64)
     if rows.shape != (ranks,):
         raise ValueError(f"{argument} must hold the rows of {ranks} ranks, got shape {rows.shape}")

@@ -1,8 +1,8 @@
 """Arrays on a device over the NCCL of a torch.distributed group: the `Device` of a `ProcessGroupComm`.
 
-There is no second communicator: torch launches these calls and its own in one order, and its watchdog sees both. A call
-is queued on CuPy's current stream and returns: the host does not wait. Memory freed afterwards and reused on that
-stream is thus reused after the call. Rows are bytes to NCCL; CuPy's arrays enter by DLPack, not copied.
+There is no second communicator: torch launches these calls and its own in one order, and its watchdog sees both. Calls
+are queued on CuPy's current stream, without a wait of the host: memory freed afterwards is reused on that stream only
+after the call. Rows are bytes to NCCL; CuPy's arrays enter by DLPack, not copied.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OPS: dict[str, Any] = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 def has_nccl(group: Any) -> bool:
-    """Tell if a process group (None: the default one) has NCCL for arrays on this process's GPUs."""
+    """Tell if a process group (None: the default) has NCCL for arrays on this process's GPUs."""
     return BACKEND in dist.get_backend_config(group).split(",") and torch.cuda.is_available()
 
 
 class DeviceGroup:
-    """The NCCL of ``group`` (None: the default one), whose ranks are ``ranks`` of the default group, as a `Device`.
+    """The NCCL of ``group`` (None: the default one), with ``ranks`` of the default group, as a `Device`.
 
     Raises:
         RuntimeError: from calls, once the group has been destroyed.
@@ -52,11 +52,11 @@ class DeviceGroup:
         return group
 
     def part(self, ranks: Sequence[int]) -> DeviceGroup | None:
-        """Return the group of some of the ranks, made by torch if they are fewer; collective among these.
+        """Return the group of some ranks, made by torch if not all; collective among these.
 
-        None where the ranks do not ascend, because torch would sort them, or where the default group is bound to a
-        device (``device_id``) and has more ranks than this one: torch then splits the default group's communicator, in
-        which all its ranks must take part.
+        None if ranks do not ascend, because torch would sort them, or if the default group is bound to a device
+        (``device_id``) and has more ranks than this one: torch then splits its communicator, in which all its ranks
+        must take part.
         """
         if list(ranks) == self._ranks:
             return self
@@ -110,7 +110,7 @@ class DeviceGroup:
 
 @contextmanager
 def _queued(x: Any) -> Iterator[None]:
-    """Have torch work on CuPy's current stream, on which arrays are computed and read."""
+    """Have torch work on CuPy's current stream."""
     device, stream = torch.device("cuda", x.device.id), namespace(x).cuda.get_current_stream().ptr
     if torch.cuda.current_stream(device).cuda_stream == stream:
         yield

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ForwardingComm:
-    """A view of ``comm`` with its own attributes. Subclasses override calls, or `_around`, which wraps all of them."""
+    """A view of ``comm`` with its own attributes. Subclasses override calls, or `_around`, which wraps all."""
 
     def __init__(self, comm: Comm) -> None:
         self._inner = comm

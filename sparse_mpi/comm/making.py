@@ -1,4 +1,4 @@
-"""MPI communicators derived from others: made one at a time, and freed once no rank uses them."""
+"""Derived MPI communicators: made one at a time, and freed once no rank uses them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool
     """Return a context in which no rank of ``comm`` makes communicators in another thread. Collective.
 
     Open MPI may wait for ever if two threads do so at once, also of different communicators. The context's value tells
-    which of the ``flags`` are set on all ranks.
+    which ``flags`` are set on all ranks.
     """
     words = np.array([0, *flags], np.uint8)  # 1 if this rank holds its lock, then its flags
     everywhere = words.copy()
@@ -67,7 +67,7 @@ def alone(MPI: Any, comm: Any, flags: Sequence[bool] = ()) -> Iterator[list[bool
 class Raw:
     """A communicator of mpi4py, and its derived ones.
 
-    Freeing is collective: whenever ranks derive another one, they free those without users on any rank.
+    Freeing is collective: when ranks derive another one, they free those without users on any rank.
     """
 
     def __init__(self, MPI: Any, comm: Any) -> None:

@@ -30,7 +30,7 @@ MAX_ROWS = 2**31 - 1  # most rows of one MPI_Allgatherv
 
 @cache
 def _end_before_finalize(MPI: Any) -> None:
-    """Have ``MPI.Finalize()`` wait for background work and end polls, as a program's end does."""
+    """Have ``MPI.Finalize()`` wait for background work and end polls, as at a program's end."""
 
     def end_and_finalize() -> None:
         background.end()
@@ -42,7 +42,7 @@ def _end_before_finalize(MPI: Any) -> None:
 
 @contextmanager
 def _in_words(MPI: Any, survives: bool) -> Iterator[None]:
-    """Say what becomes of a job that has no more communicators; ranks that survive may have another error."""
+    """Explain the error of a job that runs out of communicators; ranks that survive may have another."""
     try:
         yield
     except MPI.Exception as error:
@@ -55,11 +55,11 @@ def _in_words(MPI: Any, survives: bool) -> Iterator[None]:
 
 
 class MPIComm(CountingComm):
-    """A communicator of the ranks of an mpi4py intracommunicator, on a duplicate of it. Making one is collective.
+    """A communicator of the ranks of an mpi4py intracommunicator, on its duplicate. Making one is collective.
 
-    MPI gets device pointers if it takes them on all ranks: as given by ``cuda_aware``, else by the variable
-    SPARSE_MPI_CUDA_AWARE (0 or 1), else by the MPI library itself. Otherwise device arrays go through pinned host
-    memory, reused from call to call. For ``yield_cpu`` see `Comm.duplicate`.
+    MPI gets device pointers if it takes them on all ranks: by ``cuda_aware``, else the variable SPARSE_MPI_CUDA_AWARE
+    (0 or 1), else the MPI library itself. Otherwise device arrays go through pinned host memory, reused from call to
+    call. For ``yield_cpu`` see `Comm.duplicate`.
 
     An uncaught exception in this process ends the job. Derived communicators share the watchdog, see
     `sparse_mpi.watch`.
@@ -110,7 +110,7 @@ class MPIComm(CountingComm):
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX}
 
     def _made(self, make: Callable[[], Any], yield_cpu: bool) -> MPIComm:
-        """Return the communicator over the result of ``make()``, with the same watchdog. Collective."""
+        """Return the communicator over ``make()``, with the same watchdog. Collective."""
         self._require_running()
         # Not by `__init__`, which would duplicate once more. `Raw.add` needs the user before there is a communicator.
         made = object.__new__(MPIComm)

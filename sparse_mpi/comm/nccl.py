@@ -2,15 +2,15 @@
 
     comm = NcclComm(as_comm(group))  # one GPU a rank; as_comm("nccl") is that of the whole job
 
-A call of unknown lengths first exchanges them on the host. Other calls return once they are queued on the current
-stream. If one fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
+A call of unknown lengths first exchanges them on the host. Others return once queued on the current stream. If one
+fails or takes longer than SPARSE_MPI_TIMEOUT every later call raises, see `NcclWatchdog`.
 
-NCCL's communicator, and its memory on the device, is made by the first call with a device array, also a `sendrecv` of
-some ranks. All ranks must make that call, in the same order among their other calls. NCCL waits there for all ranks
-without a limit.
+The first call with a device array, also a `sendrecv` of some ranks, makes NCCL's communicator and its memory on the
+device. All ranks must make that call, in the same order among their other calls. NCCL waits there for all ranks without
+a limit.
 
-NCCL chooses the order of sums, and does not promise the same order on all ranks. docs/guides/gpus.md says between which
-ranks and networks it has been tried.
+NCCL chooses the order of sums, perhaps not the same on all ranks. docs/guides/gpus.md says between which ranks and
+networks it has been tried.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ID_BYTES = 128  # length of the number by which NCCL's ranks find each other
 class NcclComm(CountingComm):
     """The ranks of ``comm``, each with its own GPU, which its first array on a device determines. Collective.
 
-    A duplicate of ``comm`` carries messages on the host; ``yield_cpu`` concerns that alone, see `Comm.duplicate`.
+    A duplicate of ``comm`` carries host messages; ``yield_cpu`` concerns it alone, see `Comm.duplicate`.
 
     Raises:
         TypeError: ``comm`` is no `Comm`.
@@ -62,7 +62,7 @@ class NcclComm(CountingComm):
         finalize(self, self.device.watchdog.close).atexit = False  # other ranks may be gone by then
 
     def free(self) -> None:
-        """Free NCCL's communicator, if there is one, and its memory on the device; the last call. Collective."""
+        """Free NCCL's communicator, if any, and its memory on the device; the last call. Collective."""
         self.device.watchdog.close()
 
     def duplicate(self, yield_cpu: bool = False) -> NcclComm:
@@ -103,8 +103,8 @@ class NcclComm(CountingComm):
 class _NcclDevice:
     """NCCL's communicator of one device, as a `Device`.
 
-    Rows are bytes to NCCL. An exchange is one group of sends and receives, an allgatherv one of broadcasts, so that
-    NCCL sends each message into a node once.
+    Rows are bytes to NCCL. An exchange is one group of sends and receives, an allgatherv one of broadcasts: NCCL sends
+    each message into a node once.
     """
 
     def __init__(self, host: Comm) -> None:

@@ -10,9 +10,9 @@ from sparse_mpi.comm.counting import CountingComm, require_rank
 
 
 class NullComm(CountingComm):
-    """A communicator that moves nothing, for benchmarks: every other rank is taken to hold this rank's data.
+    """A communicator that moves nothing, for benchmarks: other ranks are taken to hold this rank's data.
 
-    oktopk needs one rank: its ranks exchange the lengths of messages, which cannot be the same for all.
+    oktopk needs one rank: its ranks exchange messages' lengths, which cannot be the same for all.
     """
 
     staged = False

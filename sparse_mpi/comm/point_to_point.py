@@ -1,7 +1,7 @@
-"""Messages between ranks over MPI, and their all-to-all exchange, for `mpi.MPIComm`.
+"""Messages between ranks over MPI, and their all-to-all, for `mpi.MPIComm`.
 
-A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31.
-Beyond ``CHUNK`` rows a message is cut: one of exactly ``CHUNK`` rows announces that another follows.
+A row travels as one MPI datatype of its bytes, so any dtype passes and counts stay below MPI's limit of 2^31. Longer
+messages are cut: one of exactly ``CHUNK`` rows announces another.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PointToPoint:
         return arriving
 
     def _alltoallv_known(self, leaving: list[Array], send: Array, expected: Counts) -> Array:
-        """Receive every message at its final place, and check its length; empty ones are not sent."""
+        """Receive messages at their final places, and check lengths; empty ones are not sent."""
         out = self.empty((int(expected.sum()), *send.shape[1:]), send)
         arriving = cut(out, expected)
         for bucket in self._buckets():

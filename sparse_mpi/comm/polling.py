@@ -1,4 +1,4 @@
-"""Wait without taking a core: poll, and sleep between polls while nothing moves."""
+"""Wait without taking a core: poll, and sleep while nothing moves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`ProcessGroupComm`: the transport over torch.distributed, for jobs that torchrun starts and that have no MPI.
+"""`ProcessGroupComm`: the transport over torch.distributed, for jobs of torchrun without MPI.
 
-Arrays in host memory go to its own gloo group, as tensors of their bytes, not copied. Arrays on a device go over the
-NCCL of the given group, see `device_group`, or through host memory where some rank's group has none. A message of
-unknown length begins with a head of its rows and bytes a row, which goes over gloo in any case.
+Arrays in host memory go to its own gloo group, as tensors of bytes, not copied. Arrays on a device go over the given
+group's NCCL, see `device_group`, or through host memory where some rank's group has none. A message of unknown length
+begins with a head of its rows and bytes a row, always over gloo.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _WATCHDOGS: WeakKeyDictionary[Any, StoreWatchdog] = WeakKeyDictionary()  # defau
 
 
 class ProcessGroupComm(CountingComm):
-    """A communicator of the ranks of a torch.distributed process group (None: the default one).
+    """A communicator of a torch.distributed process group's ranks (None: the default one).
 
-    Its gloo group is unknown to torch. Making one is collective over these ranks. Sums over floating-point numbers are
-    added in gloo's order, the same on all ranks. With a ``parent`` the ranks are the parent's, or ``some`` of them,
-    given by their ascending numbers there. For its watchdog see `sparse_mpi.watch`.
+    Its gloo group is unknown to torch. Making one is collective over these ranks. Floating-point sums are in gloo's
+    order, the same on all ranks. With a ``parent`` the ranks are the parent's, or ``some``, by ascending numbers there.
+    For its watchdog see `sparse_mpi.watch`.
 
-    Where the group has NCCL on all ranks, NCCL carries device arrays (``staged`` is False): on the current stream,
-    without a wait, in the communicator of the group. NCCL needs one order of all calls on all ranks, so reductions do
-    not run beside the backward pass then (``concurrent`` is False), and in a call all ranks or none have their array on
-    a device. A duplicate shares the group. A part has one that torch makes; but its arrays pass through host memory if
+    If the group has NCCL on all ranks, NCCL carries device arrays (``staged`` is False): on the current stream, without
+    a wait, in the group's communicator. NCCL needs one order of all calls on all ranks, so reductions do not run beside
+    the backward pass (``concurrent`` is False), and in a call all ranks or none have their array on a device. A
+    duplicate shares the group. A part has one made by torch; but its arrays pass through host memory if
     ``init_process_group`` was given a ``device_id`` and ``group`` is not all of the job.
 
     Raises:
@@ -173,7 +173,7 @@ class ProcessGroupComm(CountingComm):
     def _traded(
         self, leaving: dict[int, Array], sources: Sequence[int], send: Array, expected: Counts | None = None
     ) -> tuple[Array, Counts]:
-        """Return the rows of ``sources`` and their counts (P,), for ``leaving``, the rows for each rank."""
+        """Return the rows of ``sources`` and their counts (P,); ``leaving`` are the rows for each rank."""
         # A message begins with its head. Few rows are in it, for which receivers have room; many follow by themselves.
         rooms = {source: np.empty(HEAD + FEW, np.uint8) for source in sources}
         heads = [work for source, room in rooms.items() for work in self._irecv(room, source, _HEAD)]
@@ -281,7 +281,7 @@ _living: WeakSet[ProcessGroupComm] = WeakSet()
 
 
 def _keep_for_parent() -> None:
-    """Let no group go in a forked child, which lacks the threads that this waits for."""
+    """Let no group go in a forked child, which lacks its threads."""
     kept = [dict(dist.distributed_c10d._world.pg_map), [comm._group for comm in _living]]
     for comm in _living:
         comm.guarded = True
@@ -315,7 +315,7 @@ def wrapped(group: object = None) -> ProcessGroupComm:
 
 
 def start_job() -> None:
-    """Initialise the default process group, unless it is: with NCCL beside gloo if each process here can have a GPU."""
+    """Initialise the default process group, unless done: with NCCL beside gloo if each process here can have a GPU."""
     if not dist.is_initialized():
         # There are the addresses of processes that have ended, for which torch would look, and might wait.
         restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -341,7 +341,7 @@ def _group_of(mesh: DeviceMesh) -> object:
 
 
 def _name_of(group: Any) -> str:
-    """Return a name for a communicator of the ranks of ``group``, alike on all of them and unique among theirs."""
+    """Return a name for a communicator of ``group``, alike on all its ranks and unique there."""
     group = dist.group.WORLD if group is None else group
     return f"sparse_mpi/{group.group_name}/{next(_wrappers.setdefault(group, count()))}"
 
@@ -358,7 +358,7 @@ def _members(group: object) -> list[int]:
 
 
 def _bytes(rows: Array) -> torch.Tensor:
-    """Return the memory of contiguous ``rows`` as a tensor ``(nbytes,)`` uint8, copied only if it is read-only."""
+    """Return contiguous ``rows`` as a tensor ``(nbytes,)`` uint8, copied only if read-only."""
     flat = rows.reshape(-1).view(np.uint8)
     return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
 

@@ -1,4 +1,4 @@
-"""The types that ranks can reduce, on the host and on devices."""
+"""Types that ranks can reduce, on the host and on devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBSTITUTES = {"int16": "int32", "uint16": "int32", "uint32": "int32", "uint64":
 
 
 def reduced(send: Array, op: str, reduce: Callable[[Array], object]) -> Array:
-    """Return the reduction of ``send``, of a reducible type, by ``reduce(x)``, which works in place.
+    """Return the reduction of ``send``, of a reducible type, by ``reduce(x)``, in place.
 
     ``x`` has a substitute for each type in `SUBSTITUTES`. An empty ``send`` is not reduced.
     """

@@ -20,13 +20,13 @@ CUDA_SWITCHES = ("MV2_USE_CUDA", "I_MPI_OFFLOAD", "PSP_CUDA")
 
 
 def told_rank(otherwise: int = 0) -> int:
-    """Return this process's rank from its launcher's variables, before MPI is started; ``otherwise`` without one."""
+    """Return this process's rank from its launcher's variables, before MPI is started, or ``otherwise``."""
     told = (os.environ.get(name, "") for name in (("RANK",) if TORCHRUN in os.environ else (*RANKS, "RANK")))
     return next((int(rank) for rank in told if rank.isdigit()), otherwise)
 
 
 def ranks_of_mpi(sure: bool = False) -> int:
-    """Return the number of processes that MPI's launcher has started, or Hydra on this host; 0: none, as in torchrun.
+    """Return the number of processes started by MPI's launcher, or by Hydra on this host; 0: none, as in torchrun.
 
     With ``sure`` srun counts only where it has set a rank among MPI's, as it does with ``--mpi``.
     """
@@ -77,7 +77,7 @@ def require_mpi(MPI: Any) -> None:
 
 
 def variable(file: str, name: str, kind: type[ctypes.c_bool | ctypes.c_int32]) -> ctypes.c_bool | ctypes.c_int32:
-    """Return a variable of the MPI library that mpi4py's ``file`` is linked to; a new one if it has none."""
+    """Return a variable of the MPI library that mpi4py's ``file`` is linked to, or a new one."""
     library = ctypes.CDLL(file)
     return kind.in_dll(library, name) if hasattr(library, name) else kind()
 
@@ -90,7 +90,7 @@ def keep_from_children(file: str) -> None:
 
 
 def takes_device_pointers(MPI: Any, comm: Any) -> tuple[bool, str]:
-    """Return whether MPI takes device pointers, and who says so. Never tried out: a wrong guess crashes."""
+    """Return whether MPI takes device pointers, and who says so. Not tried out: a wrong guess crashes."""
     # The user's word counts first, then the communicator (MPI 4.1), then the library, then switches.
     switch = os.environ.get("SPARSE_MPI_CUDA_AWARE")
     if switch is not None:

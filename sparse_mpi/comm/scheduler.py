@@ -1,8 +1,8 @@
-"""A cooperative scheduler for many ranks in one process, exactly one of which runs at a time.
+"""A cooperative scheduler for many ranks in one process: exactly one runs at a time.
 
-Each rank is a thread. It runs until it has to wait for others; then the rank that became ready first runs. If no rank
-is ready, the run raises a deadlock with every rank's reason to wait. With a *schedule*, a seed, a rank also gives its
-turn up before every call, and the next rank is drawn from the ready ones.
+Each rank is a thread. It runs until it waits for others; then the rank that became ready first runs. If none is ready,
+the run raises a deadlock with every rank's reason to wait. With a *schedule*, a seed, a rank also gives up its turn
+before every call, and the next is drawn from the ready ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_GROUPS_SHOWN = 8  # groups of ranks in a deadlock report
 
 
 class DeadlockError(RuntimeError):
-    """Raised when no rank can go on. The message says for what each of them waits."""
+    """Raised when no rank can go on. The message says for what each rank waits."""
 
 
 class MismatchError(RuntimeError):
@@ -36,11 +36,11 @@ class _Stopped(BaseException):
 
 
 class Killed(BaseException):
-    """Ends the thread of a rank that is to fail, as if its process were killed."""
+    """Ends the thread of a rank that fails, as if its process were killed."""
 
 
 class Call(NamedTuple):
-    """The parts of a collective call that must be equal on all ranks; n stands for any number of rows."""
+    """Parts of a collective call that must be equal on all ranks; n stands for any number of rows."""
 
     name: str
     dtype: np.dtype | None = None
@@ -79,7 +79,7 @@ class WorldRun:
         self.everybody: Members = Members(self, range(size))
 
     def results(self) -> list[Any]:
-        """Run all ranks to their end and return their results, None for a killed rank; or raise the error."""
+        """Run all ranks and return their results, None for a killed one; or raise the error."""
         threads = [self._thread(rank, rank, partial(self._return, rank), f"rank {rank}") for rank in range(self.size)]
         try:
             self._run_next()  # the first turn; each rank then passes it on
@@ -98,7 +98,7 @@ class WorldRun:
         self._returned[rank] = self._fn(rank, self)
 
     def start(self, rank: int, work: Callable[[], object]) -> None:
-        """Do ``work()`` in another thread of ``rank``, in turn with all others; `wait_until` waits for it."""
+        """Do ``work()`` in another thread of ``rank``, in turn with others; `wait_until` waits for it."""
         thread = len(self._gates)
         self._gates.append(threading.Semaphore(0))
         self._threads_of[rank].append(thread)
@@ -137,7 +137,7 @@ class WorldRun:
         self._run_next()
 
     def pause(self, reason: Callable[[], str]) -> None:
-        """Let other threads run until `wake` names this thread's rank; ``reason()`` says for what it waits."""
+        """Let other threads run until `wake` names this rank; ``reason()`` says for what it waits."""
         # Whatever this thread has to say is said before the next one is released, so only one touches the run.
         thread = self._turn
         self._waiting[thread] = reason
@@ -147,7 +147,7 @@ class WorldRun:
             self.check()
 
     def give_way(self) -> None:
-        """Let a ready thread that the schedule draws go on, possibly this one; without a schedule, this one."""
+        """Let a thread drawn by the schedule go on, perhaps this one; without a schedule, this one."""
         if self.draws is not None:
             thread = self._turn
             self._ready.append(thread)
@@ -168,14 +168,14 @@ class WorldRun:
             raise Killed("another thread of this rank was")
 
     def wake(self, ranks: Iterable[int]) -> None:
-        """Make waiting threads of ``ranks`` ready, in this order; each then checks if it can go on."""
+        """Make waiting threads of ``ranks`` ready, in order; each then checks if it can go on."""
         for rank in ranks:
             for thread in self._threads_of[rank]:
                 if self._waiting.pop(thread, None) is not None:
                     self._ready.append(thread)
 
     def _run_next(self) -> None:
-        """Run a ready thread: the first, or a drawn one. If none is ready, end the run, as finished or a deadlock."""
+        """Run a ready thread: the first, or a drawn one. Without one end the run, as finished or a deadlock."""
         if not self._ready and self._waiting:
             # This makes all waiting ranks ready; they stop one after the other.
             self._fail(DeadlockError(self._deadlock()))
@@ -211,7 +211,7 @@ class WorldRun:
 
 
 class Members:
-    """The ranks of a communicator, by their numbers in the run, with its rendezvous and undelivered messages."""
+    """A communicator's ranks, by their numbers in the run, its rendezvous and undelivered messages."""
 
     def __init__(self, run: WorldRun, members: Sequence[int]) -> None:
         self.run = run
@@ -224,7 +224,7 @@ class Members:
         self._made: list[Members] = []  # groups made by `split`
 
     def rendezvous(self, rank: int, call: Call, given: object, combine: Callable[[list[Any]], object]) -> Any:
-        """Wait for the same call on all members; the last caller combines all arguments, in rank order."""
+        """Wait for the same call on all members; the last caller combines arguments, in rank order."""
         run = self.run
         if self._revoked or run.failure is not None:
             run.check()
@@ -258,7 +258,7 @@ class Members:
             raise RankFailure(f"{_ranks(lost) if lost else 'a communicator'} of {len(self.members)} ranks failed")
 
     def revoke(self) -> None:
-        """Make every call on this group and on derived ones raise RankFailure, calls in progress included."""
+        """Make every call on this group and derived ones raise RankFailure, also those in progress."""
         self._revoked = True
         for group in self._made:
             group.revoke()

@@ -1,7 +1,7 @@
-"""Pinned host memory, through which device arrays pass to and from an MPI that does not take device pointers.
+"""Pinned host memory, for device arrays to and from an MPI that does not take device pointers.
 
-A copy between pinned memory and a device runs at the full speed of the bus and in the order of its stream. Pinning is
-slow, so the memory is reused, and released only after much less was needed for a long time.
+Copies between pinned memory and a device run at the full speed of the bus, in stream order. Pinning is slow, so memory
+is reused, and released only after much less was needed for a long time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ALIGNMENT = 64  # bytes; arrays begin at multiples of it
 
 
 class Staging:
-    """The pinned memory of one communicator: one piece to send from, another to receive into.
+    """A communicator's pinned memory: one piece to send from, another to receive into.
 
-    `download` begins a call and frees the memory of the last one; `upload` ends it. In between, MPI receives into
-    arrays from `empty`.
+    `download` begins a call and frees the last one's memory; `upload` ends it. In between, MPI receives into arrays
+    from `empty`.
     """
 
     used = False  #: True: an array was downloaded
@@ -53,7 +53,7 @@ class Staging:
         return self._arriving.empty(shape, dtype, self._leaving.library)
 
     def upload(self, host: Array, device: Array) -> Array:
-        """Queue a copy of ``host`` to the library and the device of ``device``, on the current stream.
+        """Queue a copy of ``host`` to the library and device of ``device``, on the current stream.
 
         ``host`` may be reused at once, except an array of `empty`: the next `download` waits for that.
         """

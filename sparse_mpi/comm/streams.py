@@ -1,7 +1,7 @@
-"""Work on a device from another thread: on its own stream, ordered with the caller's where their data meet.
+"""Device work of another thread: on its own stream, ordered with the caller's where their data meet.
 
-CuPy reuses freed memory on the stream of its allocation, torch likewise, and neither waits for other streams. So a
-result made beside the caller's stream is copied to it, and its memory stays untouched until the copy is over.
+CuPy and torch reuse freed memory on the stream of its allocation, and do not wait for other streams. So a result made
+beside the caller's stream is copied to it, and its memory stays untouched until then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STREAMS: list[Any] = []  # streams made beside callers': torch keeps memory by t
 
 
 class Marks(NamedTuple):
-    """Events on a device when the data of some work was ready, and when its stream began and ended it."""
+    """Events on a device when data of work was ready, and when its stream began and ended it."""
 
     given: Any
     began: Any
@@ -48,7 +48,7 @@ class Side:
         self._borrowed.pop(ended, None)
 
     def come_after(self, event: Any) -> None:
-        """Have later work on the stream wait for ``event`` and for the copies of all lent results."""
+        """Have later work on the stream wait for ``event`` and copies of all lent results."""
         self.stream.wait_event(event)
         while self._lent:
             copied, result = self._lent.popleft()
@@ -57,7 +57,7 @@ class Side:
 
 
 class Branch:
-    """Work that begins after all work queued on the caller's stream so far, and runs beside it."""
+    """Work that begins after all queued on the caller's stream so far, and runs beside it."""
 
     def __init__(self, x: Any, sides: dict[int, Side]) -> None:
         import cupy
@@ -78,7 +78,7 @@ class Branch:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have CuPy and torch work on the branch's stream within the block; for the working thread."""
+        """Have CuPy and torch of the working thread use the branch's stream within the block."""
         side = self._side.stream
         # Current device and stream belong to a thread, and CuPy and torch each have their own.
         with ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""Ranks in one process behind the same `Comm` as MPI's: for tests, for simulation and for a login node.
+"""Ranks in one process behind the same `Comm` as MPI's: for tests, simulation and login nodes.
 
-The last rank to make a collective call computes it for all ranks at once, which makes 1024 ranks affordable. Ranks can
-fail at a given step and call, as if killed. A schedule, see `scheduler`, draws the order that a transport leaves open:
-of ranks, and of messages.
+The last rank to make a collective call computes it for all ranks, which makes 1024 ranks affordable. Ranks can fail at
+a given step and call, as if killed. A schedule, see `scheduler`, draws the order of ranks and messages that a transport
+leaves open.
 """
 
 from __future__ import annotations

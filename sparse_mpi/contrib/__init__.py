@@ -1,7 +1,7 @@
-"""Tested additions whose interfaces may change: the library imports none of them.
+"""Tested additions with interfaces that may change: the library imports none.
 
 `groupby_sum` adds up frames of pandas, polars and Arrow. `histogram_entries` lets `sparse_mpi.allreduce` take a
-histogram of boost-histogram. `ByteBudget` chooses the density of each step by a budget of bytes.
+histogram of boost-histogram. `ByteBudget` chooses each step's density by a budget of bytes.
 """
 
 from typing import NoReturn

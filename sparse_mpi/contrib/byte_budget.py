@@ -1,7 +1,7 @@
-"""Choose the density of each step by a budget of bytes: `ByteBudget`.
+"""Choose each step's density by a budget of bytes: `ByteBudget`.
 
-The controller stands outside of reducers: it reads reports, and returns a density. All ranks decide alike, to the bit,
-because they agree on integers and compute with them by operations that IEEE 754 defines to the last bit.
+The controller stands outside reducers: it reads reports, and returns a density. All ranks decide alike, because they
+agree on integers and compute by operations that IEEE 754 defines to the last bit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NANOSECONDS = 10**9
 
 
 class _ByteGoal(NamedTuple):
-    """The bytes that a rank may send: in a second, or in a number of steps."""
+    """The bytes that a rank may send in a second, or in a number of steps."""
 
     bytes: float
     steps: int | None = None  #: None: in a second
@@ -87,10 +87,10 @@ class ByteBudget:
         self._per_density: deque[float] = deque(maxlen=RECENT)  # bytes of a step over its density
 
     def __call__(self, report: StepReport) -> float:
-        """Return the density of the step that follows the one of ``report``. Collective; 16 bytes of control.
+        """Return the density of the step after ``report``'s. Collective; 16 bytes of control.
 
-        To be called after every step. The largest bytes and seconds since the last call of all ranks count. The first
-        call of a budget in seconds only starts the clock.
+        To be called after every step. All ranks' largest bytes and seconds since the last call count. The first call of
+        a budget in seconds only starts the clock.
         """
         now, spent = perf_counter(), report.traffic.sent + report.traffic.control
         elapsed = 0 if self._last is None else round((now - self._last) * NANOSECONDS)
@@ -112,7 +112,7 @@ class ByteBudget:
 
     @property
     def credit(self) -> float:
-        """Return the bytes that were earned and not sent; a debt is negative."""
+        """Return the bytes earned and not sent; a debt is negative."""
         goal = self._goal
         if goal.steps is None:
             return goal.bytes * self._elapsed / NANOSECONDS - self._sent
@@ -143,7 +143,7 @@ class ByteBudget:
 
 
 def byte_goal(text: object) -> _ByteGoal:
-    """Return the goal that the text of a budget describes.
+    """Return the goal of a budget's text.
 
     Raises:
         TypeError: it is no text.

@@ -1,7 +1,7 @@
 """Frames of pandas, polars and Arrow: their groups as keys and sums, and results as frames of the same library.
 
-None of them is imported here: a caller with a frame has imported its library. The library groups each rank's rows, so
-that null values, narrow integers and overflow are treated as without ranks.
+The caller has imported the frame's library, which groups each rank's rows, so that null values, narrow integers and
+overflow are treated as without ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Column = np.ndarray | Strings  # integers or bool, in whose order keys are, or s
 
 
 class _Groups(NamedTuple):
-    """The groups of the rows of a rank, in any order, without rows with a null in the key."""
+    """The groups of a rank's rows, in any order, without rows with a null in the key."""
 
     facts: dict[Any, object]  #: values that must be the same on all ranks, by name
     keys: list[Column]  #: ``(m,)`` each, by column
@@ -50,8 +50,8 @@ def grouped(frame: object, by: object, values: object) -> _Groups:
     """Return the groups of a frame of pandas, polars or Arrow by columns ``by``, and sums of the columns ``values``.
 
     Raises:
-        TypeError: it is no frame of these, or columns are of types that make no keys, or no sums.
-        ValueError: no columns are named, it does not have each of them once, or one is named twice.
+        TypeError: it is no such frame, or columns are of types that make no keys, or no sums.
+        ValueError: no columns are named, the frame does not have each one once, or one is named twice.
     """
     found = ((name, kind, group, sys.modules.get(name)) for name, kind, group in LIBRARIES)
     for name, kind, group, library in found:
@@ -78,7 +78,7 @@ def grouped(frame: object, by: object, values: object) -> _Groups:
 
 
 def _names(what: str, given: object, there: Names) -> Names:
-    """Return a name, or a list of them, as a list; raise unless ``there`` are columns of each of these names."""
+    """Return a name or list of names as a list; raise unless ``there`` are columns of each name."""
     names = list(given) if isinstance(given, list) or isinstance(given, tuple) and not _times(given, there) else [given]
     if not names:
         raise ValueError(f"{what} must name at least one column, got none")
@@ -90,7 +90,7 @@ def _names(what: str, given: object, there: Names) -> Names:
 
 
 def _times(name: object, there: Names) -> int:
-    """Return the number of columns ``there`` of that name; an array as a name, whose truth is undefined, has none."""
+    """Return the number of columns ``there`` of that name; an array as a name has none."""
     try:
         hash(name)
     except TypeError:
@@ -111,17 +111,17 @@ def _check_sums(dtypes: dict[Hashable, Any], are_numbers: Callable[[Any], bool])
 
 
 def _ordered(floats: np.ndarray) -> np.ndarray:
-    """Return floats as integers in their order, NaN last; the two zeros are one."""
+    """Return floats as integers in order, NaN last; both zeros are one."""
     return _flipped(np.where(np.isnan(floats), np.nan, floats + 0.0).view(np.int64))
 
 
 def _flipped(bits: np.ndarray) -> np.ndarray:
-    """Turn bits of float64 into integers in their order, or back."""
+    """Turn bits of float64 into integers in order, or back."""
     return bits ^ (bits >> 63 & np.iinfo(np.int64).max)
 
 
 def _may_wrap(low: Any, high: Any, rows: int, kind: str) -> bool:
-    """Tell if sums of ``rows`` integers of type ``kind`` in [low, high] may be outside of it; of none, never."""
+    """Tell if sums of ``rows`` integers of type ``kind`` in [low, high] may be outside the type; not if nulls alone."""
     try:
         return may_wrap(np.array([low, high], kind), np.add, rows)
     except (TypeError, ValueError):  # nulls alone
@@ -206,7 +206,7 @@ def _types_of_sums(dtype: Any) -> tuple[Any, Any]:
 
 
 def _plain(dtype: Any) -> np.dtype:
-    """Return NumPy's type for the numbers of a type of pandas, object for other types."""
+    """Return NumPy's type for the numbers of a pandas type, object for others."""
     plain = getattr(dtype, "numpy_dtype", dtype)
     return plain if isinstance(plain, np.dtype) else np.dtype(object)
 

@@ -1,7 +1,7 @@
-"""Group-by of frames whose rows are spread over ranks: each adds up its own rows, then equal keys of all ranks meet.
+"""Group-by of frames spread over ranks: each adds up its own rows, then equal keys of all ranks meet.
 
 A message has each key as one integer. All ranks number the values of strings, and of other columns if need be, in
-order, and the numbers of several columns make one as digits do: no checksum, so that different keys stay different.
+order, and several columns' numbers make one as digits do: without checksums different keys stay different.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST = 1 << 63  # numbers that keys may have
 
 
 class Numbers(NamedTuple):
-    """Keys as integers, in the order of the keys."""
+    """Keys as integers, in key order."""
 
     codes: np.ndarray  # (m,) of any integer type
     span: int  # one more than the largest that a rank may have, where they are numbered from 0
@@ -40,7 +40,7 @@ def groupby_sum(
     *,
     scatter: bool = False,
 ) -> F:
-    """Add up columns of a frame whose rows are spread over ranks, for each key. Collective.
+    """Add up columns of a frame with rows spread over ranks, for each key. Collective.
 
     It is the sum of ``pandas.concat(frames).groupby(by, as_index=False, observed=True)[values].sum()``, and the same in
     polars and Arrow. Rows with a null in their key are left out. For means add a column of ones.
@@ -48,8 +48,8 @@ def groupby_sum(
     Args:
         frame: the rows of this rank, perhaps none: a pandas DataFrame, polars DataFrame or pyarrow Table, with columns
             of the same types on all ranks (of categories the same ones, too). It is not modified.
-        by: a column, or a list of them, the key: strings, real numbers, bool, dates, times or categories.
-        values: a column, or a list of them, of numbers or bool. Nulls in them are left out.
+        by: a column, or a list, the key: strings, real numbers, bool, dates, times or categories.
+        values: a column, or a list, of numbers or bool. Nulls are left out.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
         scatter: return to each rank the groups of a range of keys, as `reduce_scatter` does; ranges ascend with ranks.
 
@@ -93,7 +93,7 @@ def groupby_sum(
 
 
 def _holds(dtype: np.dtype, sums: np.ndarray) -> bool:
-    """Tell if a type holds all sums, which are of that type or a wider one."""
+    """Tell if a type holds all sums, of the same or a wider type."""
     if dtype == sums.dtype or not len(sums):
         return True
     return bool(np.iinfo(dtype).min <= sums.min() and sums.max() <= np.iinfo(dtype).max)
@@ -107,7 +107,7 @@ def _of_all(columns: list[Column], comm: Comm) -> Numbers:
 
 
 def _of_column(column: Column, comm: Comm) -> Numbers:
-    """Return a column's values as places among the values of all ranks. Collective."""
+    """Return a column's values as places among all ranks' values. Collective."""
     if isinstance(column, Strings):
         strings = list(allreduce(dict.fromkeys(column.distinct, True), "or", comm))
         place = dict(zip(strings, range(len(strings)), strict=True))
@@ -119,7 +119,7 @@ def _of_column(column: Column, comm: Comm) -> Numbers:
 
 
 def _of_integers(numbers: Numbers, comm: Comm) -> Numbers:
-    """Return keys as places among the keys of all ranks. Collective."""
+    """Return keys as places among all ranks' keys. Collective."""
     keys, _ = allreduce((numbers.codes, np.ones(len(numbers.codes), bool)), "or", comm)
     return Numbers(np.searchsorted(keys, numbers.codes), len(keys), lambda codes: numbers.columns(keys[codes]))
 

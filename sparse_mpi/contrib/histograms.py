@@ -1,4 +1,4 @@
-"""Histograms of boost-histogram whose filled bins travel: ``sparse_mpi.allreduce(histogram_entries(histogram))``."""
+"""Filled bins of boost-histogram: ``sparse_mpi.allreduce(histogram_entries(histogram))``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORAGES = ("Int64", "AtomicInt64", "Double", "Weight")  # storages whose number
 
 
 class _HistogramEntries(Adaptable):
-    """The filled bins of a histogram, as keys and values; see `histogram_entries`."""
+    """A histogram's filled bins, as keys and values; see `histogram_entries`."""
 
     def __init__(self, histogram: Any) -> None:
         self.histogram = histogram
@@ -59,6 +59,6 @@ def histogram_entries(histogram: Any) -> Any:
 
 
 def _bins(x: Any) -> np.ndarray:
-    """Return a view of a histogram's numbers, under- and overflow included; of `Weight` (n, 2)."""
+    """Return a view of a histogram's numbers, with under- and overflow; (n, 2) for `Weight`."""
     flat = x.view(flow=True).view(np.ndarray).T.reshape(-1)  # the first axis is the fastest
     return flat if flat.dtype.names is None else flat.view(np.float64).reshape(-1, 2)

@@ -1,6 +1,6 @@
-"""Reduce a gradient in every step, also after the loss of ranks: `ElasticAllreduce`.
+"""Reduce a gradient in every step, also after a loss of ranks: `ElasticAllreduce`.
 
-A step is a transaction of a `Team`: no entry leaves the residual before all surviving ranks have the result.
+A step is a transaction of a `Team`: no entry leaves the residual before all survivors have the result.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from sparse_mpi.reduction.engine import Agreed, Attempt, Direct, Engine, StepPla
 
 
 class ElasticAllreduce(SparseAllreduce):
-    """A `SparseAllreduce` whose steps survive the loss of ranks. Making one is collective.
+    """A `SparseAllreduce` with steps that survive a loss of ranks. Making one is collective.
 
     Args:
         layout, options: arguments of `SparseAllreduce`. With ``clip_norm`` a step is two transactions.
         team: the ranks; None makes a `Team` of ``comm`` and ``min_ranks``.
-        copy_every: T, the steps in which each rank's residual is copied to the next rank, in up to 25 parts. A lost
-            rank loses at most the entries of its residual since the last copy. 0 copies nothing, and the whole residual
-            is lost.
+        copy_every: T, steps in which each rank's residual is copied to the next rank, in up to 25 parts. A lost rank
+            loses at most its residual's entries since the last copy. 0 copies nothing: the whole residual is lost.
         copy: ``"bfloat16"`` copies in two bytes an entry, 2 n / T bytes a step; ``"exact"`` in the gradient's dtype.
 
     Raises:
@@ -59,7 +58,7 @@ class ElasticAllreduce(SparseAllreduce):
 
 
 class _SurvivalExecution(Direct):
-    """Carries out steps of an engine as transactions, which the surviving ranks retry after a loss."""
+    """Carries out steps as transactions, which the survivors retry after a loss."""
 
     survives = True
 
@@ -72,7 +71,7 @@ class _SurvivalExecution(Direct):
         self._known = team.lost  # ranks whose loss this reducer has taken note of
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
-        """Return the attempt that all surviving ranks have made, or raise TooFewRanks on all of them."""
+        """Return the attempt that all survivors have made, or raise TooFewRanks on all."""
         engine, factor = self.engine, None if self.engine.settings.clip_norm is None else 1.0
 
         def agree_after_losses() -> Agreed:
@@ -119,7 +118,7 @@ class _SurvivalExecution(Direct):
             self.engine.owe(self._orphaned)
 
     def loaded(self) -> None:
-        """Take note that a state was loaded, which makes the copy of another rank's residual useless."""
+        """Take note that a state was loaded: the copy of another rank's residual is useless."""
         if self._copies is not None:
             self._copies.forget()
 

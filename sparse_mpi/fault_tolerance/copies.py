@@ -1,9 +1,8 @@
-"""Copies of residuals on the next rank, which adds them to its own when their owner is lost.
+"""Copies of residuals on the next rank, which adds them to its own when the owner is lost.
 
-A part of the copy is renewed every few steps, so that all of it is in ``every`` steps. Entries sent before a part's
-next turn must not be sent twice: entries of the result, and others that the owner sends, are set to 0 in the copy. A
-lost rank thus loses its additions to the residual since the last renewal, and the held-back part of entries of the
-results.
+The copy is renewed part by part in ``every`` steps. Entries sent before a part's next turn must not be sent twice:
+those in the result, and others that the owner sends, become 0 in the copy. So a lost rank loses its additions to the
+residual since the last renewal, and the held-back part of results' entries.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ PARTS = 25  # most parts of a copy, a message each; 50 to 200 took as long
 
 
 class _HeldCopy:
-    """A copy of a residual ``(n,)``, of which some entries have left their owner since.
+    """A copy of a residual ``(n,)``, without entries that have left the owner since.
 
-    In host memory these are noted in a bit each: notes of n / 8 bytes stay in a cache that the copy is too large for.
+    In host memory these are noted in a bit each: n / 8 bytes stay in a cache, unlike the copy.
     """
 
     def __init__(self, values: Array) -> None:
@@ -43,7 +42,7 @@ class _HeldCopy:
             kernels.of(self._values).mark(self._dropped, indices)
 
     def renew(self, place: slice, values: Array) -> None:
-        """Replace the entries of a ``place`` that begins with a multiple of `WORD`, and ends with one or at n."""
+        """Replace entries of a ``place``, from one multiple of `WORD` to another or n."""
         self._values[place] = values
         if self._dropped is not None:
             self._dropped[place.start // WORD : -(-place.stop // WORD)] = 0
@@ -63,7 +62,7 @@ class _Part(NamedTuple):
 
 
 class _Staged(NamedTuple):
-    """The changes of the copy by a step that is not complete yet."""
+    """A running step's changes of the copy."""
 
     total: SparseVector | Array  # the result, which leaves it
     given: Array | None = None  # (m,) int32 or int64, entries that the owner sent and that are not in the result
@@ -71,7 +70,7 @@ class _Staged(NamedTuple):
 
 
 class Copies:
-    """The copy of the previous rank's residual that this rank holds, renewed in ``every`` steps."""
+    """The copy of the previous rank's residual here, renewed in ``every`` steps."""
 
     def __init__(self, every: int, rounding: str) -> None:
         self.every, self.rounding = every, rounding
@@ -87,7 +86,7 @@ class Copies:
         self._staged: _Staged | None = None
 
     def begin(self, residual: Array, comm: Comm, gives_away: bool = False) -> None:
-        """Send a part of the residual ``(n,)`` before the step to the next rank, if a part's turn has come. Collective.
+        """Send a part of the residual ``(n,)`` to the next rank before the step, if it is due. Collective.
 
         For ``gives_away`` see `exchange`.
         """
@@ -100,11 +99,11 @@ class Copies:
             self._part = _Part(number, place, received(came))
 
     def exchange(self, acc: Array, staged: Reduction, gives_away: bool, members: list[int], comm: Comm) -> None:
-        """Stage the effect of a step with ``acc`` ``(n,)`` and the reduction ``staged`` on the copy. Collective.
+        """Stage the effect on the copy of a step with ``acc`` ``(n,)`` and reduction ``staged``. Collective.
 
-        In the first step, and in the first that is completed after a loss, the next rank gets the whole new residual.
-        In others it gets the entries that this one gave away, if it ``gives_away`` any: see
-        `Traits.delegates_residual`. ``members`` are the ranks of ``comm``, by their numbers at the start.
+        In the first step, and the first completed after a loss, the next rank gets the whole new residual, else the
+        entries that this one ``gives_away``, see `Traits.delegates_residual`. ``members`` are the ranks of ``comm``, by
+        their numbers at the start.
         """
         given, whole = None, None
         before, after = _neighbours(comm)
@@ -140,13 +139,13 @@ class Copies:
                 self._held.drop(staged.given)
 
     def send_all(self) -> None:
-        """Send all of the next copy: the ranks have other neighbours."""
+        """Send the next copy whole: the ranks have other neighbours."""
         self._whole, self._staged, self._part = False, None, None
 
     def inherit(self, lost: Set[int], leak: float) -> tuple[int, Array] | None:
-        """Return the owner of the copy, if it is among the ``lost``, and the copy ``(n,)``, which is given away.
+        """Return the copy's owner, if it is ``lost``, and the copy ``(n,)``, which is given away.
 
-        ``leak`` is the share of a residual that fades in each step.
+        ``leak`` is the share of a residual that fades in a step.
         """
         if self.owner is None or self.owner not in lost:
             return None
@@ -158,7 +157,7 @@ class Copies:
         return owner, copy
 
     def forget(self) -> None:
-        """Hold nothing any more; send all in the next step."""
+        """Hold nothing, and send all in the next step."""
         self.owner, self._held = None, None
         self.send_all()
 

@@ -1,8 +1,8 @@
-"""The surviving ranks of a job, whose transactions all of them complete, or none: `Team`.
+"""The surviving ranks of a job, which all complete a transaction, or none: `Team`.
 
-A transaction is attempted, and then all ranks meet once more: a rank that leaves this meeting knows that every other
-one has its result too. If a rank is lost before, the survivors shrink the communicator and attempt it again. If it is
-lost after some have left the meeting, the others learn of it from them, and take their own result.
+A transaction is attempted, and then all ranks meet: one that leaves this meeting knows that all others have their
+result too. If a rank is lost before, the survivors shrink the communicator and attempt it again. If some have left the
+meeting by then, they tell the others, which take their own result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _ranks_of(departures: Sequence[Departure]) -> frozenset[int]:
 
 
 class Departure(NamedTuple):
-    """Ranks that were lost at the same time. All but ``seconds`` is the same on all survivors."""
+    """Ranks lost at the same time. All but ``seconds`` is the same on all survivors."""
 
     step: int  #: the first transaction, from 0, to which they gave nothing; the first step of a single reducer
     ranks: tuple[int, ...]  #: numbers of the lost ranks at the start
@@ -50,15 +50,15 @@ class Departure(NamedTuple):
 
 
 class TooFewRanks(RuntimeError):
-    """Raised on all survivors when there are fewer of them than the smallest number wanted."""
+    """Raised on all survivors when they are fewer than the smallest number wanted."""
 
 
 class Spares:
-    """The ranks that wait until another one is lost, and take its place; by their numbers at the start.
+    """The ranks that wait to replace lost ones; by their numbers at the start.
 
     A spare prepares with the others, and then waits without taking a core. After a loss the others call it between two
-    steps: the first of them sends it the state common to all ranks, for example weights. The lost rank's residual is
-    with its neighbour by then, and the spare begins with zeros.
+    steps, and the first member sends it the state common to all ranks, such as weights. The lost rank's residual is
+    with its neighbour; the spare begins with zeros.
     """
 
     def __init__(self, numbers: list[int], places: int) -> None:
@@ -81,24 +81,24 @@ class Spares:
 class Team:
     """The surviving ranks of a communicator. Making one is collective.
 
-    All calls of the ranks on ``comm`` from then on must be in a `transaction`, in the same order on all ranks.
+    From then on all calls on ``comm`` must be in a `transaction`, in the same order on all ranks.
 
     Args:
-        comm: the ranks at the start; it must be elastic: MPI's where it was started with ``mpirun --with-ft ulfm``, or
-            a rank of a `World`; None: all ranks of the job, see `as_comm`.
-        min_ranks: the fewest ranks with which to go on.
-        spares: the number of last ranks that wait from `stand_by` on, until they take the places of lost ones.
+        comm: ranks at the start; must be elastic: MPI's started with ``mpirun --with-ft ulfm``, or a rank of a `World`;
+            None: all ranks of the job, see `as_comm`.
+        min_ranks: fewest ranks with which to go on.
+        spares: number of last ranks that wait from `stand_by` on, to take lost ones' places.
 
     Attributes:
-        comm: the surviving ranks; of a waiting spare, all waiting ranks.
+        comm: surviving ranks; on a waiting spare all waiting ranks.
         number: number of this rank at the start.
         members: the ranks of ``comm``, by their numbers at the start.
-        departures: the losses so far, in their order.
-        recruits: the spares that have joined so far, in their order.
+        departures: losses so far, in order.
+        recruits: spares that have joined so far, in order.
 
     Raises:
-        ValueError: a rank's loss would end the job, or there are too few ranks for ``spares``, or for ``min_ranks``
-            beside them; raised on every rank.
+        ValueError: a rank's loss would end the job, or there are too few ranks for ``spares`` and ``min_ranks``; raised
+            on every rank.
     """
 
     def __init__(self, comm: object = None, *, min_ranks: int = 1, spares: int = 0) -> None:
@@ -145,7 +145,7 @@ class Team:
 
     @property
     def settled(self) -> list[Departure]:
-        """The departures that all ranks know of; until the next transaction, the newest may be known to some only."""
+        """The departures known to all ranks; until the next transaction only some may know the newest."""
         return [departure for departure in self.departures if departure.step < self.completed]
 
     @property
@@ -155,14 +155,14 @@ class Team:
 
     @property
     def reserve(self) -> int:
-        """Return the number of waiting spares, as all ranks know it when this many transactions are complete."""
+        """Return the number of waiting spares, equal on all ranks after as many transactions."""
         return len(self._spares.waiting(_ranks_of(self.settled))) if self._separate else 0
 
     def stand_by(self) -> bytes | None:
         """Return None at once on a rank that trains; a spare waits, and returns the bytes of `recruit`. Collective.
 
-        A spare that is never called returns None. Call this after all collective preparations. From then on ``comm``
-        has the ranks that train.
+        A spare never called returns None. Call this after all collective preparations; then ``comm`` has the ranks that
+        train.
         """
         if not self._spares.numbers:
             return None
@@ -176,18 +176,18 @@ class Team:
         return self._wait() if self.number in self._spares.numbers else None
 
     def recruit(self, give: Callable[[], bytes]) -> None:
-        """Have spares take the places of lost ranks, if there are any of both. Collective among ranks that train.
+        """Have spares, if any, take lost ranks' places. Collective among ranks that train; between steps.
 
-        Call it between steps. One rank calls ``give()``, which returns the state for a spare that begins here.
+        One rank calls ``give()``, which returns the state for a spare that begins here.
         """
         if self._separate and self._spares.chosen(_ranks_of(self.settled)):
             self._together(lambda: self._admission(give))
 
     def transaction(self, attempt: Callable[[], T]) -> T:
-        """Return the result of ``attempt()``, once all surviving ranks have it.
+        """Return the result of ``attempt()``, once all survivors have it.
 
-        ``attempt`` is collective on ``comm``, and must be repeatable: until the transaction is complete, state is
-        unchanged.
+        ``attempt`` is collective on ``comm``, and repeatable: it leaves state unchanged until the transaction is
+        complete.
 
         Raises:
             TooFewRanks: there are fewer than ``min_ranks``; on all survivors.
@@ -219,7 +219,7 @@ class Team:
                 return staged[0]
 
     def close(self) -> None:
-        """Wait until all surviving ranks have come here. Collective; the end of the program does it by itself."""
+        """Wait until all survivors have come here. Collective; the program's end does it by itself."""
         if self._closed:
             return
         self._closed = True
@@ -231,7 +231,7 @@ class Team:
             self._meet_at_the_end()
 
     def _meet_at_the_end(self) -> None:
-        """Return when all surviving ranks have called this; help ranks that recover from a loss before."""
+        """Return when all survivors have called this; help ranks that recover from a loss before."""
         while True:
             completed = self.completed
             with suppress(TooFewRanks):

@@ -1,4 +1,4 @@
-"""A communicator of the surviving ranks, for a program's other calls: `TeamComm`."""
+"""A communicator of the survivors, for a program's other calls: `TeamComm`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class TeamComm(ForwardingComm):
-    """A `Comm` whose every call is a transaction of a team: all surviving ranks have its result, or retry.
+    """A `Comm` with calls that are transactions of a team: all survivors have the result, or retry.
 
-    ``rank`` and ``size`` change where ranks are lost, on some ranks a call later than on others. So divide sums by a
-    count that was summed with them, not by ``size``, and put calls that need the same ranks into one `together`. No
-    gradients may be under way in a call.
+    ``rank`` and ``size`` change where ranks are lost, on some ranks a call later. So divide sums by a count summed with
+    them, not by ``size``, and put calls that need the same ranks into one `together`. No gradients may be under way in
+    a call.
     """
 
     def __init__(self, team: Team) -> None:
@@ -36,11 +36,11 @@ class TeamComm(ForwardingComm):
 
     @property
     def job(self) -> Job:
-        """Return the job of the surviving ranks. A loss raises nothing here, for the team handles it."""
+        """Return the survivors' job. A loss raises nothing here: the team handles it."""
         return self._comm.job._replace(elastic=None, hosts=lambda: self.together(lambda: hosts_of(self._comm)))
 
     def together(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, whose calls here all surviving ranks make, or retry from the first."""
+        """Return ``work()``; all survivors make its calls here, or retry from the first."""
         if self._inside:
             return work()
 

@@ -19,7 +19,7 @@ VECTOR = Range(lengths=("n",))  # arrays that a rule remembers: gradients may ha
 
 @dataclass(frozen=True)
 class FeedbackTraits:
-    """The properties that a rule declares, where they differ from these defaults."""
+    """The properties that a rule declares."""
 
     momentum: float = 0.0  #: the rule applies it, in [0, 1)
     leak: float = 0.0  #: the share of the residual that is lost in each step, in [0, 1]
@@ -30,8 +30,8 @@ class FeedbackTraits:
 class Feedback(Protocol):
     """A rank's memory between steps: `accumulate` the gradient, reduce, then `consume` the sent entries.
 
-    A caller's instance, for example ``MomentumCorrection(0.9)``, only holds the hyperparameters; `start` returns one
-    with arrays. Gradients are flat NumPy or CuPy arrays ``(n,)``, see `sparse_mpi.arrays.enter`.
+    A caller's instance only holds the hyperparameters; `start` returns one with arrays. Gradients are flat NumPy or
+    CuPy arrays ``(n,)``, see `sparse_mpi.arrays.enter`.
     """
 
     @property
@@ -44,28 +44,28 @@ class Feedback(Protocol):
         """Return the entries not sent yet, ``(n,)``; zeros if there are none."""
 
     def start(self, layout: Layout, ranks: int) -> Feedback:
-        """Return an empty instance with the same hyperparameters for gradients of ``layout`` on ``ranks`` ranks."""
+        """Return an empty instance with the same hyperparameters for ``layout`` on ``ranks`` ranks."""
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Combine ``gradient`` with the residual to acc ``(n,)``, from which entries are selected.
+        """Combine ``gradient`` with the residual to acc ``(n,)``, for the selection.
 
         Returns:
-            acc, float32 or float64, and the array ``(n,)`` that must still be added to it in place, or None. A selector
-            can add it in its own pass over memory.
+            acc, float32 or float64, and an array ``(n,)`` still to be added in place, or None. A selector can add it in
+            its own pass over memory.
         """
 
     def withhold(self, parts: Sequence[slice]) -> None:
         """In the next step, neither apply nor fade the momentum of these parts of the gradient.
 
-        No rank has a gradient there, as in layers that a step skips, which torch's optimizers leave unchanged. A second
-        call before the step's `consume` replaces the parts.
+        No rank has a gradient there, as in skipped layers, which torch's optimizers leave unchanged. A second call
+        before `consume` replaces the parts.
         """
         return
 
     def pending(self, without: Array | None = None) -> Array:
         """Return the acc ``(n,)`` of a flush, a step that sends the residual without a gradient.
 
-        ``without``, if given, is a finite gradient ``(n,)`` whose `accumulate` is undone first, to rounding. The flush
+        The `accumulate` of a finite gradient ``without`` ``(n,)`` is undone first, if given, to rounding. The flush
         ends with `consume`, as every step.
 
         Raises:
@@ -80,9 +80,9 @@ class Feedback(Protocol):
         """Subtract the sent entries, and note the step's result; an entry with a sent NaN or Inf becomes 0.
 
         Args:
-            sent: part of this rank.
+            sent: this rank's part.
             total: sum over all ranks, the same bytes on each.
-            ranks: number of ranks whose gradients are in ``total``; 0: unchanged.
+            ranks: number of ranks in ``total``; 0: unchanged.
         """
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
@@ -96,13 +96,13 @@ class Feedback(Protocol):
         """Return the rule's memory: named arrays ``(n,)``, not copied.
 
         The arrays must be additive: sums over several ranks describe their joint memory. With ``replicated`` they are
-        instead the arrays that are the same on all ranks.
+        those equal on all ranks instead.
         """
 
     def load(self, state: Mapping[str, Array], ranks: int = 0) -> None:
-        """Restore copies of the arrays of `state`, of both kinds; ignore other entries of ``state``.
+        """Restore copies of both kinds of arrays of `state`; ignore other entries.
 
-        ``ranks`` is the number of ranks from now on; 0: unchanged.
+        ``ranks`` is the number from now on; 0: unchanged.
         """
 
 
@@ -155,7 +155,7 @@ class NoFeedback(Feedback):
 class ErrorFeedback(Feedback):
     """Error feedback with a residual ``(n,)``: float32, or float64 for float64 gradients.
 
-    The first `accumulate` allocates it, in the array library of the gradient; it changes in place.
+    The first `accumulate` allocates it, in the gradient's library; it changes in place.
     """
 
     size: int = field(default=0, init=False, repr=False)
@@ -171,7 +171,7 @@ class ErrorFeedback(Feedback):
         return np.zeros(self.size, np.float32) if self._residual is None else self._residual
 
     def accumulate(self, gradient: Array) -> tuple[Array, Array | None]:
-        """Return the residual, and ``gradient``, which must still be added to it in place to make acc."""
+        """Return the residual, and ``gradient``, still to be added in place to make acc."""
         if self._residual is None:
             self._residual = gradient.copy() if gradient.dtype.itemsize > 2 else widened(gradient)
             return self._residual, None
@@ -188,7 +188,7 @@ class ErrorFeedback(Feedback):
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
         """Subtract ``sent`` from the residual in place.
 
-        Where a sent value is not finite the residual becomes 0: Inf - Inf would poison every later step.
+        Where a sent value is not finite it becomes 0: Inf - Inf would poison every later step.
         """
         residual = self.residual if self._residual is None else self._residual
         if isinstance(sent, SparseVector):
@@ -220,7 +220,7 @@ def add(x: Array, addend: SparseVector | Array) -> None:
 
 
 def fitted(buffer: Array, gradient: Array) -> Array:
-    """Return ``buffer`` in the array library of ``gradient``, at least as precise as before and as ``gradient``."""
+    """Return ``buffer`` in the library of ``gradient``, at least as precise as before and as ``gradient``."""
     if isinstance(buffer, np.ndarray) and not isinstance(gradient, np.ndarray):  # restored on the host
         buffer = namespace(gradient).asarray(buffer)
     return buffer.astype(gradient.dtype) if buffer.dtype.itemsize < gradient.dtype.itemsize else buffer

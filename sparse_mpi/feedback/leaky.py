@@ -16,10 +16,10 @@ from sparse_mpi.sparse import SparseVector
 class LeakyFeedback(ErrorFeedback):
     """Error feedback with a leak: ``acc = keep * e + g``, ``e = acc - sent``.
 
-    The residual is ``keep * e``: it leaks as soon as a step has sent its part.
+    The residual is ``keep * e``: it leaks once a step has sent its part.
 
     Args:
-        keep: the remaining share, in (0, 1]; with 1 this is `ErrorFeedback`. 0.95 is SparseLoCo's, 0.999 DeMo's.
+        keep: remaining share, in (0, 1]; with 1 this is `ErrorFeedback`. 0.95 is SparseLoCo's, 0.999 DeMo's.
 
     Raises:
         TypeError, ValueError: keep is not a number in (0, 1].

@@ -2,9 +2,9 @@
 
 SGD with momentum on sparse sums would apply its momentum to late gradients as if they were new. So every rank has the
 momentum of its own gradients, ``u = m u + g``, and accumulates it, ``v += u``; entries are selected from v. Sent
-entries are subtracted from v, and u is set to zero there (masking), so that stale momentum is not applied again.
+entries are subtracted from v, and u becomes zero there (masking): stale momentum is not applied again.
 
-The paper masks a rank's selection. In some collectives a rank sends only a part of it, or rounds it: so this masks by
+The paper masks a rank's selection. In some collectives a rank rounds its selection, or sends a part: so this masks by
 the change of v.
 """
 
@@ -31,8 +31,8 @@ class MomentumCorrection(ErrorFeedback):
     Args:
         momentum: m, in [0, 1); with 0 this is `ErrorFeedback`.
         nesterov: accumulate ``g + m u`` in place of u.
-        masking: set u to zero where more than half of abs(v) was sent. A tensor that is sent whole has no late entries:
-            there momentum continues as in SGD.
+        masking: set u to zero where more than half of abs(v) was sent. In a tensor that is sent whole momentum
+            continues as in SGD.
 
     Raises:
         TypeError, ValueError: momentum is not a number in [0, 1).
@@ -61,7 +61,7 @@ class MomentumCorrection(ErrorFeedback):
 
     @property
     def velocity(self) -> Array:
-        """Return u ``(n,)``, the momentum of this rank's gradients; zeros before the first step."""
+        """Return u ``(n,)``, this rank's momentum; zeros before the first step."""
         return np.zeros(self.size, np.float32) if self._velocity is None else self._velocity
 
     def pending(self, without: Array | None = None) -> Array:
@@ -110,8 +110,8 @@ class MomentumCorrection(ErrorFeedback):
     def _masked(self, at: Array | slice, before: Array) -> Array:
         """Return a mask of the positions ``at`` with stale momentum: most of v, of magnitude ``before``, was sent.
 
-        Entries that were not sent, and rounding errors, still need their momentum. A tensor whose nonzero entries were
-        all sent has no entry that will arrive late.
+        Entries not sent, and rounding errors, still need their momentum. A tensor without nonzero entries left to send
+        has no late ones.
         """
         layout = present(self._layout, "consume must be called on what start returned, not on its template")
         left = self.residual[at]
@@ -147,16 +147,15 @@ class GlobalMomentum(LeakyFeedback):
     """Error feedback with global momentum. The optimizer's own momentum must be 0.
 
     Between two steps the residual holds the entries not sent, and this rank's share of the momentum. With everything
-    sent, as in dense first steps, training is that of SGD with momentum, to rounding.
+    sent, as in dense first steps, this is SGD with momentum, to rounding.
 
     Args:
         momentum: m, in [0, 1); with 0 this is `LeakyFeedback`.
-        late: the momentum of sparse results, whose entries have waited; None: the same. Checkpoints do not depend on
-            it.
-        keep: the remaining share of entries not sent, see `LeakyFeedback`; 1 loses nothing.
+        late: momentum of sparse results, in which entries have waited; None: the same. Checkpoints do not depend on it.
+        keep: remaining share of entries not sent, see `LeakyFeedback`; 1 loses nothing.
 
     Raises:
-        TypeError, ValueError: momentum or late is not a number in [0, 1), or keep not one in (0, 1].
+        TypeError, ValueError: momentum or late is no number in [0, 1), or keep none in (0, 1].
     """
 
     keep: float = field(default=1.0, kw_only=True)
@@ -196,10 +195,7 @@ class GlobalMomentum(LeakyFeedback):
                 add(self.residual, _times(held, -self._share))
 
     def consume(self, sent: SparseVector | Array, total: SparseVector | Array, ranks: int = 0) -> None:
-        """Subtract ``sent`` from the residual, let the rest leak, and add this rank's share of ``total``'s momentum.
-
-        Where ``total`` is not finite there is no momentum.
-        """
+        """Subtract ``sent``, let the rest leak, and add this rank's share of ``total``'s momentum where finite."""
         super().consume(sent, total)
         self._sharers = ranks or self._sharers
         self._last, self._share = _finite(total, self.residual.dtype), self.momentum / self._sharers
@@ -214,16 +210,16 @@ class GlobalMomentum(LeakyFeedback):
         add(self.residual, _times(self._last, self._share))
 
     def contribution(self, acc: Array, sent: SparseVector | Array) -> Array:
-        """Return the part of acc ``(n,)`` lost before the leak and before the momentum was added."""
+        """Return the part of acc ``(n,)`` lost before the leak and the momentum."""
         lost = super().contribution(acc, sent)
         if self._last is not None:
             add(lost, _times(self._last, self._share / self.keep))
         return lost
 
     def state(self, replicated: bool = False) -> dict[str, Array]:
-        """Return the residual, or with ``replicated`` the finite last result, of whose momentum each rank has a share.
+        """Return the residual, or with ``replicated`` the finite last result, which gave the momentum.
 
-        For a tensor without a gradient it is the result of its last step with one; a late entry is scaled down.
+        A tensor without a gradient has the result of its last step with one; late entries are scaled down.
         """
         if not replicated:
             return super().state()

@@ -1,4 +1,4 @@
-"""The state of the hook, saved and restored rank by rank: frameworks save only the first rank's."""
+"""The hook's state, saved and restored rank by rank: frameworks save the first rank's alone."""
 
 from __future__ import annotations
 

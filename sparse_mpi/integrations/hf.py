@@ -1,8 +1,8 @@
-"""Hugging Face's Trainer: a callback by which its gradients are reduced sparsely.
+"""Hugging Face's Trainer: a callback that reduces its gradients sparsely.
 
     Trainer(model, args, train_dataset=..., callbacks=[SparseCallback(density=0.01)])
 
-The Trainer has to wrap its model in DistributedDataParallel, as it does where torchrun starts a process a device.
+The Trainer has to wrap its model in DistributedDataParallel, as where torchrun starts a process a device.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _HOOKED: WeakSet[DistributedDataParallel] = WeakSet()  # DDP takes one hook, onc
 class SparseCallback(TrainerCallback):
     """Registers the hook of `sparse_mpi.ddp` on the Trainer's DistributedDataParallel.
 
-    With one process it does nothing. Logs have ``sparse_bytes``, this rank's bytes of a step, on average since the last
-    log. Every rank saves its state in the Trainer's checkpoints, as ``sparse_state.rank0.pt`` and so on, and a run that
-    resumes on the same number of ranks goes on with it.
+    With one process it does nothing. Logs have ``sparse_bytes``, this rank's mean bytes of a step since the last log.
+    Every rank saves its state in the Trainer's checkpoints, as ``sparse_state.rank0.pt`` and so on; a run that resumes
+    on the same number of ranks goes on with it.
 
     Args:
         with_optimizer: give the hook the Trainer's optimizer.
-        arguments: options of `SparseState`: ``density=0.01``, ``algorithm="oktopk"``, ``momentum="global"`` and so on.
+        arguments: options of `SparseState`, as ``density=0.01`` or ``momentum="global"``.
 
     Attributes:
-        state: the state of the hook; None before training.
+        state: the hook's state; None before training.
 
     Raises:
-        RuntimeError: the Trainer of several processes uses DeepSpeed, FSDP or something else in place of DDP; raised on
-            every rank when training begins.
+        RuntimeError: a Trainer of several processes uses DeepSpeed, FSDP or another wrapper than DDP; raised on every
+            rank when training begins.
     """
 
     def __init__(self, *, with_optimizer: bool = True, **arguments: Any) -> None:
@@ -105,7 +105,7 @@ class SparseCallback(TrainerCallback):
 
 
 def _around(model: nn.Module) -> list[DistributedDataParallel]:
-    """Return the DDPs around ``model``: callbacks get the inner model only."""
+    """Return the DDPs around ``model``: callbacks get the inner one."""
     # Not by isinstance, which would ask proxies of whatever kind for their class
     every = (thing for thing in gc.get_objects() if issubclass(type(thing), DistributedDataParallel))
     return [ddp for ddp in every if ddp.module is model]

@@ -6,7 +6,7 @@
     Trainer(strategy=SparseDDPStrategy(density=0.01, static_graph=True))
 
 Importing this registers the name. Lightning's own ``DDPStrategy(ddp_comm_hook=sparse_hook, ...)`` silently ignores the
-hook on all devices but CUDA's.
+hook on devices other than CUDA's.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ __all__ = ["SparseDDPStrategy"]
 
 
 class SparseDDPStrategy(DDPStrategy):
-    """Lightning's strategy for DistributedDataParallel, with gradients reduced sparsely.
+    """Lightning's strategy for DistributedDataParallel, with sparsely reduced gradients.
 
-    Every rank saves its state beside the checkpoint, as ``CHECKPOINT.rank0.pt`` and so on, in a folder of this machine
-    or a shared one. A fit that resumes on the same number of ranks goes on with it.
+    Every rank saves its state beside the checkpoint, as ``CHECKPOINT.rank0.pt`` and so on, in a local or shared folder.
+    A fit that resumes on the same number of ranks goes on with it.
 
     Args:
         with_optimizer: give the hook the model's optimizer, where there is one.
-        arguments: options of Lightning's ``DDPStrategy``, and so of DistributedDataParallel, as ``static_graph=True``;
-            all others are arguments of `SparseState`, such as ``density`` and ``clip_norm``.
+        arguments: options of Lightning's ``DDPStrategy`` and DistributedDataParallel, as ``static_graph=True``; others
+            are for `SparseState`, as ``density``.
 
     Attributes:
-        sparse_state: the state of the hook in the last fit; at first None.
+        sparse_state: the hook's state in the last fit; at first None.
     """
 
     strategy_name = "sparse_mpi"
@@ -73,7 +73,7 @@ class SparseDDPStrategy(DDPStrategy):
         return dict(super().load_checkpoint(checkpoint_path, *arguments, **options))
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
-        """Restore optimizers, and the state of the hook, from the checkpoint that was read. Collective."""
+        """Restore optimizers, and the hook's state, from the checkpoint that was read. Collective."""
         super().load_optimizer_state_dict(checkpoint)
         if self.sparse_state is not None and self._checkpoint is not None:
             restore(self.sparse_state, self._checkpoint)

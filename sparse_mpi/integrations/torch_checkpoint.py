@@ -6,7 +6,7 @@
     state = {"training": TrainingState(model, optimizer, optimizer.reduction, folder)}
     torch.distributed.checkpoint.load(state, checkpoint_id=folder)
 
-What ranks owe differs from rank to rank: each has a key of its own. Sharded models: `sparse_mpi.fsdp`.
+Residuals differ between ranks: each has its own key. Sharded models: `sparse_mpi.fsdp`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class TrainingState(Stateful):
 
     Args:
         model: the module, or its DDP.
-        optimizer: torch's or `DistributedOptimizer`, of the model's parameters; None for `DiLoCo`, which has its own.
+        optimizer: torch's or `DistributedOptimizer`; None for `DiLoCo`, which has its own.
         door: the reduction: ``optimizer.reduction``, a `SparseState` or a `DiLoCo`.
-        reader: the checkpoint that will be loaded, as folder or torch's reader; None to save.
+        reader: checkpoint to be loaded, as folder or torch's reader; None to save.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TrainingState(Stateful):
         self._door, self._reader = door, FileSystemReader(reader) if isinstance(reader, str) else reader
 
     def state_dict(self) -> dict[str, object]:
-        """Return this rank's part; with a ``reader``, room for the states of saved ranks that this one takes over."""
+        """Return this rank's part; with a ``reader``, room for the states that it takes over."""
         model, optimizer = get_state_dict(self._model, self._optimizers)
         shared: dict[str, object] = {"model": model, "optimizer": optimizer} if self._optimizers else {"model": model}
         comm = self._door.comm

@@ -1,6 +1,6 @@
-"""Kernels: passes over dense vectors, and over pairs and messages, with a kernel set for each kind of memory.
+"""Kernels: passes over dense vectors, pairs and messages, one kernel set for each kind of memory.
 
-`of` picks the kernel set for an array. `search` and `kth_magnitude` find thresholds with the kernels of any set.
+`of` picks the kernel set for an array; `search` and `kth_magnitude` find thresholds with any set.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def _generic() -> HostKernels:
 
 
 def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int = 1) -> None:
-    """Raise `MalformedMessage` unless the ``indices`` of each message ascend, within all ``regions`` taken together.
+    """Raise `MalformedMessage` unless the ``indices`` of each message ascend within the span of all ``regions``.
 
-    One comparison for each index. Indices on a device are not checked, because the host would have to wait.
+    Indices on a device are not checked, because the host would have to wait.
 
     Args:
         indices: ``(nnz,)``, indices of all messages.
-        counts: ``(m,)``, each message's number of indices; their sum is nnz.
+        counts: ``(m,)``, each message's number of indices.
         regions: ``(m, 2)`` int64, start and stop of each message's region.
         beyond: difference between a stop and the greatest index of its region.
     """
@@ -79,8 +79,8 @@ def accumulate(residual: Array, gradient: Array) -> None:
 def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:
     """Return a threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and these entries.
 
-    The second value is None if ties make more than ``most`` >= k entries reach it; the threshold then is the exact k-th
-    magnitude. If a sample gave the threshold, somewhat more than ``most`` entries may be returned.
+    The entries are None if ties make more than ``most`` >= k reach the threshold, then the exact k-th magnitude. With a
+    sampled threshold, somewhat more than ``most`` may be returned.
     """
     # Long vectors: try the threshold that a sample gives, one pass in place of two.
     drawn = _sampled(x, k)
@@ -114,9 +114,9 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
 
 
 def _sampled(x: Array, k: int) -> tuple[int, int] | None:
-    """Return a threshold that by a strided sample a little more than k entries reach, and the most that may reach it.
+    """Return a threshold that little more than k entries reach, by a strided sample, and the most that may reach it.
 
-    Both allow for three standard deviations. None if ``x`` is too short or k too large for a sample to pay.
+    Both allow for three standard deviations. None if a sample would not pay.
     """
     expected = k / STRIDE
     rank = math.ceil(expected + 3 * math.sqrt(expected) + 3)
@@ -132,7 +132,7 @@ def _reach(x: Array, threshold: int, most: int) -> bool:
 
 
 def _binned(x: Array, k: int, most: int) -> int:
-    """Find the threshold of `kth_magnitude` by a radix select of 16 bits a pass, in one pass if ``most`` allows."""
+    """Find the threshold of `kth_magnitude` by radix select, 16 bits a pass, in one pass if ``most`` allows."""
     shift = 8 * bits_type(x).itemsize - 1
     prefix, above = 0, 0  # known leading bits of the threshold; number of entries above this prefix
     while shift > 0:

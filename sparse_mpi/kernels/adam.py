@@ -1,6 +1,6 @@
 """Adam for entries that arrive late, by whole-array functions; training/adam_steps.py explains them.
 
-A table has a row of numbers for each tensor of a vector, in the columns below.
+A table has a row for each tensor of a vector, with the columns below.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def adam(
 
 
 def entries(gradient: Array, arrived: Array | None) -> Array:
-    """Return the ascending entries that have arrived; None: all, or entries whose gradient is not 0."""
+    """Return ascending entries: all if ``arrived`` is None, else those and entries with a nonzero gradient."""
     if arrived is None:
         return np.arange(len(gradient))
     mask = gradient != 0
@@ -104,7 +104,7 @@ def spread(gradient: Array, arrived: Array | None, seconds: Array) -> Array:
 
 
 def _travelled(seconds: Array | None, at: Array, row: np.ndarray, total: Array) -> Array:
-    """Return second moments; where they are 0, as where the caller has added to a gradient, the square of that."""
+    """Return second moments; where they are 0, as after additions to a gradient, its square."""
     if seconds is None:
         raise ValueError("seconds must have travelled where there are no second moments, got None")
     second = seconds[at] * row[FACTOR].astype(seconds.dtype)

@@ -1,7 +1,7 @@
-"""Kernels of whole-array functions, for NumPy without Numba: several passes, but no compiler.
+"""Kernels of whole-array functions, for NumPy without Numba: several passes, no compiler.
 
 `add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too; `kth_bin`, `split_counts`, `to_pairs`
-and `from_pairs` are as fast as compiled loops, or faster.
+and `from_pairs` are at least as fast as compiled loops.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def numbers(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.
 def sections(
     entries: Array, regions: Array, numbers: Array, codes: Array, blocks: Array, tail: int, scale_bytes: int, to: Array
 ) -> None:
-    """Write the record of each message ``to`` an array ``(m, fields)``; compiled by Numba if present."""
+    """Write each message's record ``to`` an array ``(m, fields)``; Numba compiles it if present."""
     first = block = code = at = 0
     for m in range(len(entries)):
         count, start = entries[m], regions[m, 0]

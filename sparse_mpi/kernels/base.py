@@ -1,4 +1,4 @@
-"""The protocol of a kernel set. Every set returns the same bits for the same input, sums in `moments` excepted."""
+"""Protocol of kernel sets, which return the same bits for the same input, except sums in `moments`."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ Number = int | Later
 
 
 def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
-    """Return the byte ``(b + 1,)`` at which the codes of each block begin, of 1 to 8 ``bits`` each.
+    """Return the byte ``(b + 1,)`` at which each block's codes, of 1 to 8 ``bits``, begin.
 
-    Every block begins a new byte. Its values lie between ``edges`` ``(b + 1,)``.
+    A block's values lie between ``edges`` ``(b + 1,)``.
     """
     return np.append(0, np.cumsum(-(-np.diff(edges) * bits // 8)))
 
@@ -97,26 +97,26 @@ class Kernels(Protocol):
     """A set of kernels. ``x`` is a dense vector ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 
     All kernels take float32 and float64. `count`, `histogram`, `select` and `moments` take half precision in ``x`` too,
-    and `accumulate_select` in ``gradient``: float16, or bfloat16 as bit patterns in uint16, for want of a type in NumPy
-    and CuPy. Results are as if widened to float32 first, without a copy.
+    and `accumulate_select` in ``gradient``: float16, or bfloat16 as uint16 bit patterns. Results are as if widened to
+    float32 first, without a copy.
     """
 
     def count(self, x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
         """Count the entries that reach each of the ascending ``thresholds`` ``(t,)``: ``(t,)`` int64, on the host.
 
-        With a mask ``among`` ``(n,)``, as from `merge_loosely`, only its entries count.
+        Only entries of the mask ``among`` ``(n,)``, as from `merge_loosely`, count.
         """
 
     def smallest(self, values: Array) -> Number:
-        """Find the least magnitude bits of ``values`` ``(m,)``, contiguous, of float32 or float64, m >= 1."""
+        """Find the least magnitude bits of contiguous ``values`` ``(m,)``, float32 or float64, m >= 1."""
 
     def histogram(self, x: Array, shift: int, prefix: int, width: int) -> Array:
         """Count entries with ``bits >> shift == prefix`` by the ``width`` bits that follow: ``(2**width,)`` int64."""
 
     def kth_bin(self, counts: Array, k: int) -> tuple[int, int, int]:
-        """Find the highest bin of a `histogram` such that k entries are in it or above; there are at least k.
+        """Find the highest bin of a `histogram`, of at least k entries, such that k are in it or above.
 
-        Return its number, the number of entries in it or above, and the number in it.
+        Return its number, the entries in it or above, and those in it.
         """
 
     def select(self, x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
@@ -139,18 +139,18 @@ class Kernels(Protocol):
     def select_parts(
         self, x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None
     ) -> tuple[Array, Array]:
-        """Return the q largest magnitudes of each part of ``x``, after ``add`` was added to it in place.
+        """Return the q largest magnitudes of each part of ``x``, after adding ``add`` to it in place.
 
         Args:
             x: ``(n,)`` float32 or float64, contiguous.
             parts: V parts, with quota q.
-            thresholds: magnitude bits ``(V + 1,)``, int64, of each part, and a margin below them: written here for the
-                next step, whose time they change, and no result.
+            thresholds: magnitude bits ``(V + 1,)``, int64, of each part, and a margin below them; rewritten for the
+                next step, and only its time depends on them.
             add: ``(n,)``, of any precision.
 
         Returns:
-            Places ``(V, q)``, ascending in each part, of type ``parts.place``, and values ``(V, q)``. Of equal
-            magnitudes the first; zeros where no more entries are nonzero.
+            Places ``(V, q)``, ascending in each part, of type ``parts.place``, and values ``(V, q)``: the first ones if
+            magnitudes tie, zeros if too few are nonzero.
         """
 
     def add_parts(self, places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
@@ -177,8 +177,8 @@ class Kernels(Protocol):
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:
         """Round ``x`` to float32 and then to bfloat16, ties to even: bit patterns ``(n,)`` uint16.
 
-        Too large values become Inf; NaN stays NaN. The rounded values are also written to ``back``, contiguous ``(n,)``
-        of the dtype of ``x``, if given.
+        Too large values become Inf; NaN stays NaN. ``back``, contiguous ``(n,)`` of the dtype of ``x``, receives the
+        rounded values.
         """
 
     def moments(self, x: Array, threshold: int) -> Moments:
@@ -187,10 +187,10 @@ class Kernels(Protocol):
     def sketch(self, x: Array, seed: int) -> np.ndarray:
         """Return a sketch of ``x``: `SKETCH` sums, each of the entries of a bucket, each times +1 or -1.
 
-        Bucket and sign of an entry are hashes of its index and of ``seed``, below 2^32, which parts of one vector must
-        not share. Sketches ``(SKETCH,)``, float64 on the host, add up to the sketch of the sum. The sum of squares of a
-        sketch estimates the squared norm, with a standard error of at most ``sqrt(2 / SKETCH)``, 4.4 %, for any vector
-        (Alon, Matias and Szegedy, STOC'96; Charikar, Chen and Farach-Colton, ICALP'02).
+        An entry's bucket and sign are hashes of its index and ``seed``, below 2^32, which parts of one vector must not
+        share. Sketches ``(SKETCH,)``, float64 on the host, add up to the sketch of the sum. A sketch's sum of squares
+        estimates the squared norm, with a standard error of at most ``sqrt(2 / SKETCH)``, 4.4 %, for any vector (Alon,
+        Matias and Szegedy, STOC'96; Charikar, Chen and Farach-Colton, ICALP'02).
         """
 
     def add(self, x: Array, indices: Array, values: Array) -> None:
@@ -205,7 +205,7 @@ class Kernels(Protocol):
     def follow_squares(self, mean: Array, x: Array, weight: float) -> None:
         """Move ``mean`` ``(n,)``, contiguous, towards the squares of ``x`` in place: ``mean += weight (x^2 - mean)``.
 
-        An element is unchanged where it or ``x`` is not finite. Both are of one dtype, float32 or float64.
+        An element is unchanged where it or ``x`` is not finite. Both have one dtype, float32 or float64.
         """
 
     def adam(
@@ -222,15 +222,15 @@ class Kernels(Protocol):
     ) -> Array | None:
         """Write Adam's ``update`` of entries that arrived late, and move their state on, see `kernels.adam`.
 
-        An entry has arrived if ``arrived`` has it, or its gradient is not 0. All vectors are contiguous and of one
-        dtype, float32 or float64, but for indices.
+        An entry has arrived if ``arrived`` has it, or its gradient is not 0. All vectors but indices are contiguous and
+        of one dtype, float32 or float64.
 
         Args:
             kind: ``ADAM``, ``NADAM`` or ``RMSPROP``.
             gradient: means ``(n,)``.
             arrived: indices ``(m,)``, ascending; None: all entries have arrived.
-            seconds: second moments that travelled, of arrived entries ``(m,)`` or of all ``(n,)``; None: second moments
-                are estimated from arrivals, as they are where all have arrived, and in the step before.
+            seconds: second moments that travelled, of arrived entries ``(m,)`` or of all ``(n,)``; None: they are
+                estimated from arrivals, as where all have arrived, and in the step before.
             state: rest of earlier arrivals, second moments, and step of the last arrival ``(n,)``, int32; changed in
                 place. Empty for RMSprop.
             weights: weights ``(n,)``, where their decay is part of the gradient; else None.
@@ -243,9 +243,9 @@ class Kernels(Protocol):
         """
 
     def standardized(self, x: Array, squares: Array) -> Array:
-        """Return ``x / sqrt(squares)`` ``(n,)``, with squares clipped to 1e-20 and the largest number.
+        """Return ``x / sqrt(squares)`` ``(n,)``, squares clipped to 1e-20 and the largest number.
 
-        Both are of one dtype, float32 or float64. NaN and Inf in ``x`` stay so.
+        Both have one dtype, float32 or float64. NaN and Inf in ``x`` stay.
         """
 
     def select_standardized(
@@ -262,7 +262,7 @@ class Kernels(Protocol):
     def add_in_order(
         self, x: Array, indices: Array, values: Array, low: int = 0, lengths: np.ndarray | None = None
     ) -> None:
-        """Add pairs of several ranks to ``x`` in place, one after the other where indices are equal.
+        """Add pairs of several ranks to ``x`` in place, in order where indices are equal.
 
         An index is ``low`` more than its place in ``x``. For ``lengths`` see `merge`.
         """
@@ -276,10 +276,10 @@ class Kernels(Protocol):
     def merge(
         self, indices: Array, values: Array, size: int, low: int = 0, lengths: np.ndarray | None = None
     ) -> tuple[Array, Array]:
-        """Return the distinct ``indices``, ascending, and for each the sum of its ``values``, in the order given.
+        """Return the distinct ``indices``, ascending, and each one's sum of ``values``, in the order given.
 
-        The indices lie in ``[low, low + size)``, in any order, unless they are known to be strictly ascending runs of
-        these ``lengths`` ``(runs,)``.
+        The indices lie in ``[low, low + size)``, in any order, or in strictly ascending runs of ``lengths``
+        ``(runs,)``.
         """
 
     def merge_loosely(
@@ -287,17 +287,16 @@ class Kernels(Protocol):
     ) -> tuple[Array, Array, Array | None]:
         """`merge` without a wait of the host: the result may have gaps.
 
-        The mask is False at gaps, whose indices are undefined; None: there are no gaps.
+        The mask is False at gaps, which have undefined indices; None: no gaps.
         """
 
     def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
         """`merge` one or more ``runs`` of ascending indices and their values."""
 
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
-        """Return the k >= 1 pairs of largest magnitude, or all if there are no more than k.
+        """Return the k >= 1 pairs of largest magnitude, or all if there are fewer.
 
-        Indices ascend before and after. Of equal magnitudes the lower index is taken. With ``reuse`` the arguments may
-        be overwritten.
+        Indices ascend before and after; the lower one wins a tie. With ``reuse`` the arguments may be overwritten.
         """
 
     def truncate_least(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
@@ -318,7 +317,7 @@ class Kernels(Protocol):
         """
 
     def to_pairs(self, indices: Array, values: Array, unit: np.dtype) -> Array:
-        """Return pairs ``(m, w)`` as rows of integers of type ``unit``: the index's, then the value's."""
+        """Return pairs as rows ``(m, w)`` of integers of type ``unit``: the index's, then the value's."""
 
     def from_pairs(self, pairs: Array, index: np.dtype, value: np.dtype) -> tuple[Array, Array]:
         """Invert `to_pairs`: return indices and values ``(m,)`` of these types, in new arrays."""
@@ -335,8 +334,8 @@ class Kernels(Protocol):
     def to_int8(self, x: Array, indices: Array, edges: np.ndarray, short: bool = False) -> tuple[Array, Array]:
         """Quantise ``x`` ``(n,)`` float32 to whole steps of a scale for each block of neighbours.
 
-        A value between two steps is rounded up with a probability equal to its distance from the lower one, in steps.
-        24 bits of a hash of index and value serve as the random number. Inf and NaN become -128.
+        Rounding is stochastic: 24 bits of a hash of index and value serve as the random number. Inf and NaN become
+        -128.
 
         Args:
             x: the values.
@@ -352,19 +351,19 @@ class Kernels(Protocol):
         """Return each code times the scale of its block, ``(n,)`` float32, and NaN for -128."""
 
     def to_int4(self, x: Array, indices: Array, edges: np.ndarray) -> tuple[Array, Array]:
-        """Quantise ``x`` ``(n,)`` float32 to a sign and one of 8 evenly spaced magnitudes of each block of neighbours.
+        """Quantise ``x`` ``(n,)`` float32 to a sign and one of 8 evenly spaced magnitudes of each block.
 
         They reach from the smallest finite magnitude of the block, or 0 if a value is not finite, to the largest.
-        Rounding and arguments are as in `to_int8`. Inf and NaN have their own code. Codes uint8 are two in a byte, the
-        lower bits first, see `code_places`; scales ``(b,)`` float32 are for `from_levels`.
+        Rounding and arguments are as in `to_int8`. Inf and NaN have their own code. Codes are two in a uint8, the lower
+        bits first, see `code_places`; scales ``(b,)`` float32 are for `from_levels`.
         """
 
     def to_int2(self, x: Array, edges: np.ndarray) -> tuple[Array, Array]:
-        """Quantise ``x`` ``(n,)`` float32 to a sign and one of 2 magnitudes of each block of neighbours.
+        """Quantise ``x`` ``(n,)`` float32 to a sign and one of 2 magnitudes of each block.
 
-        The upper one is the mean of the magnitudes that reach the block's mean, the lower one the mean of the others,
-        or 0 if a value is 0 or not finite; Inf and NaN then have their own code. Codes, four in a byte, and scales are
-        as in `to_int4`.
+        They are the means of the magnitudes that reach the block's mean and of the others; the lower one is 0 if a
+        value is 0 or not finite, and Inf and NaN then have their own code. Codes, four in a byte, and scales are as in
+        `to_int4`.
         """
 
     def from_levels(self, codes: Array, scales: Array, edges: np.ndarray, bits: int) -> Array:
@@ -382,12 +381,11 @@ class Kernels(Protocol):
         """Deal ascending indices out to P < 2^16 ranks, and number them by rank.
 
         Indices at the ascending positions ``chosen`` ``(m,)`` int32 are dealt out unless their value is zero. Each
-        round deals out P neighbouring indices, one to each rank, and begins at a rank chosen by a hash of its number.
-        The index that rank q gets in round r has the number ``q * ceil(size / P) + r``.
+        round deals P neighbouring indices, one to each rank, beginning at a rank hashed from the round's number. Rank
+        q's index in round r has the number ``q * ceil(size / P) + r``.
 
         Returns:
-            The numbers, ascending; the values in their order; and each rank's number of indices, ``(P,)`` int64 on the
-            host.
+            The numbers, ascending; their values; and each rank's number of indices, ``(P,)`` int64 on the host.
         """
 
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
@@ -422,7 +420,7 @@ class Kernels(Protocol):
     def write_messages(self, messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
         """Write ``messages``, a table of `MESSAGE`, into a new buffer ``(bytes,)`` uint8; indices ascend in each.
 
-        Codes have 1, 2, 4 or 8 bytes each, or share bytes; then every message begins a new one.
+        Codes have 1, 2, 4 or 8 bytes each, or share bytes within a message.
         """
 
     def read_messages(self, messages: np.ndarray, buffer: Array, size: int) -> tuple[Array, Array, Array]:
@@ -441,19 +439,19 @@ class MalformedMessage(ValueError):
 
 
 class DeviceKernels(Kernels, Protocol):
-    """A kernel set for a device, where small launches would take longer than their work."""
+    """A device's kernel set, with more kernels where small launches would take longer than their work."""
 
     def select_rows(self, x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
         """Select the largest magnitudes of several rows of ``x`` ``(n,)``; of equal ones the first.
 
-        The ``tables`` ``(rows, 4)`` int64, of rows below `LONG` and of others, are never changed. Columns: start of the
-        row, its length, entries to select, and their place in the result ``(entries,)``.
+        The ``tables`` ``(rows, 4)`` int64, of rows below `LONG` and of others, are never changed. Columns: a row's
+        start, length, entries to select, and their place in the result ``(entries,)``.
         """
 
     def write_int8(self, messages: np.ndarray, values: Array, short: bool) -> tuple[Array, Array]:
         """Write complete ``messages``, a table of `MESSAGE`, with ``values`` ``(n,)`` float32 as of `to_int8`.
 
-        A message has every index of its region. Return the buffer ``(bytes,)`` uint8, and the later result of
+        A complete message has every index of its region. Return the buffer ``(bytes,)`` uint8, and the later result of
         `read_int8`.
         """
 
@@ -462,13 +460,13 @@ class DeviceKernels(Kernels, Protocol):
 
 
 class HostKernels(Kernels, Protocol):
-    """A kernel set for host memory, whose contents the host can check without waiting.
+    """A kernel set for host memory, with contents that the host can check without waiting.
 
-    Its `read_messages` raises `MalformedMessage` if the numbers of indices and entries of a message differ.
+    Its `read_messages` raises `MalformedMessage` if a message's numbers of indices and entries differ.
     """
 
     def misplaced(self, indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int) -> int:
-        """Return the first message that fails `check_indices`, with its arguments; -1 if there is none."""
+        """Return the first message that fails `check_indices`, with its arguments; -1: none."""
 
     def sizes(
         self, entries: np.ndarray, regions: np.ndarray, unit: int, together: int, code: int, block: int
@@ -508,11 +506,11 @@ class HostKernels(Kernels, Protocol):
         """Return the starts of all sections of consecutive messages: a table ``(m,)`` of `MESSAGE`.
 
         Args:
-            entries: ``(m,)`` int64 as all of these, on the host: entries of each message.
+            entries: ``(m,)`` int64 on the host, as all arrays here: entries of each message.
             regions: ``(m, 2)``, start and stop of each message's region. A stop may have wrapped around.
-            numbers: bytes of the number of entries of a message that has any.
+            numbers: bytes of the number of entries of a message with any.
             codes: bytes of the codes of each message; 0 without entries.
             blocks: scales of each message; 0 without entries.
-            tail: bytes that the caller will write at the end of each message that has entries.
+            tail: bytes that the caller will write at the end of each message with entries.
             scale_bytes: bytes of a scale; 2 omits the lower two bytes, which must be 0.
         """

@@ -1,4 +1,4 @@
-"""Keep memory that arrays have given back for the arrays of the next step."""
+"""Keep freed memory of arrays for the next step's arrays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD
 def keep_freed_memory() -> bool:
     """Have the C library keep freed memory in this process, and tell if it does; call it before threads start.
 
-    By default it takes the memory of a large array from the system and returns it when the array is freed, so that
-    every step clears its arrays page by page. Where ranks share a machine this can take longer than the step's
-    computation. The process then holds its peak memory.
+    By default it returns a large array's memory to the system when the array is freed, so that every step clears pages
+    anew, which can take longer than the step's computation where ranks share a machine. The process then holds its peak
+    memory.
 
-    Nothing changes, and False is returned, where the C library is not GNU's, or where one of its variables is set
+    Nothing changes, and False is returned, if the C library is not GNU's, or one of its variables is set
     (``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_MMAP_MAX_``, ``MALLOC_MMAP_THRESHOLD_``, ``MALLOC_ARENA_MAX``, or
-    ``glibc.malloc`` in ``GLIBC_TUNABLES``). The library never calls this itself: programs do.
+    ``glibc.malloc`` in ``GLIBC_TUNABLES``). Only programs call this, never the library.
     """
     told = any(name in os.environ for name in SETTINGS) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,8 +1,8 @@
-"""Values in eight, four or two bits by whole-array functions: levels that the values of a block share.
+"""Values in eight, four or two bits by whole-array functions: levels that a block's values share.
 
-Eight bits count steps of a scale. Fewer bits are a sign and one of a few magnitudes, evenly spaced between two, which
-share one word: the upper 24 bits of the larger one in float32, and the smaller one in 256ths of it. So values of half
-precision never round to more than their largest. If the smaller one is 0, its negative is NaN.
+Eight bits count steps of a scale. Fewer bits are a sign and one of a few magnitudes, evenly spaced between two that
+share a word: the upper 24 bits of the larger one in float32, and the smaller one in 256ths of the larger. So values of
+half precision never round to more than their largest. If the smaller one is 0, its negative is NaN.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def to_int8(x: Array, indices: Array, edges: np.ndarray, short: bool = False) ->
 
 
 def rounded_up(bits: Array) -> Array:
-    """Return bits of float32 numbers, not NaN, whose upper halves are rounded, ties to even."""
+    """Return bits of float32 numbers, not NaN, with upper halves rounded, ties to even."""
     return bits + 0x7FFF + (bits >> 16 & 1)
 
 
@@ -115,7 +115,7 @@ class _Blocks:
         return self.filled(self.magnitudes, np.inf).min(axis=1)
 
     def packed(self, levels: Array, low: Array, bits: int) -> Array:
-        """Return codes ``(bytes,)``: the level of each value and, above, its sign; zeros are positive."""
+        """Return codes ``(bytes,)``: each value's level and, above, its sign; zeros are positive."""
         half = 1 << (bits - 1)
         zero = (levels == 0) & (low[self.of] == 0)
         codes = np.where(self.finite, levels + half * ((self.x < 0) & ~zero), half).astype(np.uint8)
@@ -191,13 +191,13 @@ def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> 
 
 
 def _lows_of(messages: np.ndarray, lows: Array) -> Array:
-    """Return the bits ``(n,)`` int32 of the smallest magnitude for each entry, from the scales of all messages."""
+    """Return each entry's bits ``(n,)`` int32 of the smallest magnitude, from the scales of all messages."""
     there = messages[messages["entries"] > 0]
     return lows.view(np.int32)[there["block"]].repeat(there["entries"])
 
 
 def _decoded(indices: Array, codes: Array, lows: Array) -> Array:
-    """Return the float32 values ``(m,)`` of entries whose senders' lowest levels begin at magnitude bits ``lows``."""
+    """Return float32 values ``(m,)``; each sender's lowest level begins at magnitude bits ``lows``."""
     levels, negative = codes.astype(np.uint32) >> 1, codes.astype(np.uint32) & 1
     inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << 4)
     bits = lows.view(np.uint32) + levels * np.uint32(LEVEL) + inside  # less than 2^32
@@ -206,5 +206,5 @@ def _decoded(indices: Array, codes: Array, lows: Array) -> Array:
 
 
 def lowest(total: int, least: int, count: int) -> int:
-    """Return the magnitude bits at which the lowest level begins, of the smallest magnitudes as a rule; 16 are 0."""
+    """Return the magnitude bits at which the lowest level begins, as a rule the smallest magnitude's; 16 are 0."""
     return min(max(least, total // max(count, 1) - NOT_FINITE // 2 * LEVEL), INF_BITS) & ~0xFFFF

@@ -1,8 +1,8 @@
 """Parts of a vector with equal quotas, and their kernels of whole-array functions.
 
-Runs of `RUN` neighbouring entries are dealt out to V parts. Each round deals V runs, one to each part, and begins at
-a part chosen by a hash of its number, which spreads rows and columns of matrices of any width. A part is therefore a
-fair sample of the vector. Its entries have *places*, in their order; places beyond the end of the vector are zeros.
+Runs of `RUN` neighbouring entries are dealt out to V parts. Each round deals a run to each part, from one chosen by a
+hash of the round's number, which spreads rows and columns of matrices of any width. A part is therefore a fair sample
+of the vector. Its entries have *places*, in order; places beyond the vector's end are zeros.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHORT = 1 << 16  # places of a part up to which a place has two bytes
 
 @dataclass(frozen=True)
 class EqualParts:
-    """The parts of a vector, from each of which the same number of entries is taken."""
+    """Parts of a vector, with the same number of entries taken from each."""
 
     size: int  #: n, length of the vector
     number: int  #: V, parts
@@ -28,12 +28,12 @@ class EqualParts:
 
     @cached_property
     def rounds(self) -> int:
-        """Return the number of runs of a part."""
+        """Return a part's number of runs."""
         return -(-self.size // (RUN * self.number))
 
     @cached_property
     def width(self) -> int:
-        """Return the number of places of a part."""
+        """Return a part's number of places."""
         return RUN * self.rounds
 
     @cached_property

@@ -15,14 +15,14 @@ ALIGNMENT = 64  # entries; the parts of a vector begin at multiples of it, unles
 
 
 def limit() -> int:
-    """Return the number of threads: one for each usable core, or ``OMP_NUM_THREADS`` if that is less."""
+    """Return the number of threads: one for each usable core, at most ``OMP_NUM_THREADS``."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return min(cores, max(1, int(wanted))) if wanted.isdigit() else cores
 
 
 def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[int, int]]:
-    """Cut ``[0, size)`` into one range ``[lo, hi)`` for each thread; each ``lo`` is a multiple of ``alignment``.
+    """Cut ``[0, size)`` into a range ``[lo, hi)`` for each thread; each ``lo`` is a multiple of ``alignment``.
 
     The number of threads follows ``size * weight``.
     """
@@ -34,7 +34,7 @@ def parts(size: int, alignment: int = ALIGNMENT, weight: int = 1) -> list[tuple[
 
 
 def each(work: Callable[[int, int], T], pieces: list[tuple[int, int]]) -> list[T]:
-    """Return the results of ``work(lo, hi)`` for all pieces, in their order; the first runs on the calling thread."""
+    """Return the results of ``work(lo, hi)`` for all pieces, in order; the first runs on the calling thread."""
     if len(pieces) == 1:
         return [work(*pieces[0])]
     try:
@@ -46,5 +46,5 @@ def each(work: Callable[[int, int], T], pieces: list[tuple[int, int]]) -> list[T
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """Return the thread pool of a process: threads do not survive a fork, so each process has its own."""
+    """Return the thread pool of a process; threads do not survive a fork."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"sparse_mpi kernels {process}")

@@ -1,6 +1,6 @@
-"""Write the reports of reducers to files in the folder ``SPARSE_MPI_METRICS_DIR``, for operators to collect.
+"""Write the reports of reducers to files in the folder ``SPARSE_MPI_METRICS_DIR``.
 
-Each rank has a file in Prometheus' text format, for node_exporter's textfile collector, see docs/guides/observe.md.
+Each rank has a file for node_exporter's textfile collector of Prometheus, see docs/guides/observe.md.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Series:
 
 
 def imbalance(report: StepReport) -> float:
-    """Return the payload bytes that a step received over its sent ones; 1 where there were none."""
+    """Return a step's received over sent payload bytes; 1 where there were none."""
     sent, received = report.traffic.sent, report.traffic.received
     return received / sent if sent else math.inf if received else 1.0
 
 
 class _RankFile:
-    """The file of one rank, which its reducers share. A failure to write is one warning."""
+    """The file of one rank's reducers. A failure to write is one warning."""
 
     def __init__(self, path: Path, job: str, rank: int) -> None:
         self.path, self._job, self._rank = path, job, rank
@@ -93,7 +93,7 @@ class _RankFile:
         self._process = os.getpid()
 
     def note(self, number: int, engine: Any) -> None:
-        """Note the step that reducer ``number`` has committed, and write the file if due; nothing in a forked child."""
+        """Note the step of reducer ``number``, and write the file if due; nothing in a forked child."""
         if os.getpid() != self._process:
             return
         report = present(engine.report, "a report must come before it is noted")
@@ -140,7 +140,7 @@ class _RankFile:
 
 
 def file_of(comm: Comm) -> _RankFile:
-    """Return the file of this rank in the folder that `DIRECTORY` names; it is written once more at the end."""
+    """Return this rank's file in the folder of `DIRECTORY`, written once more at the end."""
     told = [os.environ.get(name, "") for name in JOBS]
     job = next((text for text in told if text not in ("", "none")), f"{socket.gethostname()}-{os.getppid()}")
     if job == os.environ.get("SLURM_JOB_ID") and "SLURM_STEP_ID" in os.environ:  # steps may run at the same time

@@ -1,7 +1,7 @@
 """Observe reducers where the environment asks for it: ranges in profiles, and `metrics`.
 
-With ``SPARSE_MPI_RANGES=1`` each phase of a step is a range of `torch.profiler`, and of NVTX where torch has a CUDA
-device, for some microseconds each.
+With ``SPARSE_MPI_RANGES=1`` each phase of a step is a range of `torch.profiler`, and of NVTX on CUDA, for some
+microseconds each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ meter: Callable[[Any], None] | None = None  # meter of `bench compare`, called w
 
 
 def observe(engine: Any) -> None:
-    """Have a new `Engine` observed as the environment says; reducers are numbered alike on all ranks."""
+    """Observe a new `Engine` as the environment says; reducers are numbered alike on all ranks."""
     folder = os.environ.get(DIRECTORY, "")
     number = next(_NUMBERS[os.getpid(), told_rank(engine.comm.rank), folder])
     if os.environ.get(RANGES, "0") not in ("", "0"):
@@ -42,7 +42,7 @@ def observe(engine: Any) -> None:
 
 
 def _add_ranges(engine: Any, number: int) -> None:
-    """Put the phases of an engine, and the selections in them, into ranges: ``sparse_mpi.exchange #0``."""
+    """Put an engine's phases, and selections, into ranges: ``sparse_mpi.exchange #0``."""
     spans = spans_of_profilers()
     if not spans:
         return
@@ -77,7 +77,7 @@ def _put_into(spans: list[Span], name: str, of: object, method: str) -> None:
 
 
 def spans_of_profilers() -> list[Span]:
-    """Return the range functions of torch's profiler and of NVTX; none, with a warning, without torch."""
+    """Return range functions of torch's profiler and NVTX; none, with a warning, without torch."""
     try:
         import torch
     except ImportError:

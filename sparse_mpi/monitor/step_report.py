@@ -20,7 +20,7 @@ class StepReport(NamedTuple):
     skipped: int = 0  #: training steps so far that were left out, because a gradient was not finite
 
     def scalars(self) -> dict[str, float]:
-        """Return counts, megabytes and seconds by their names in the TensorBoard logs of train/."""
+        """Return counts, megabytes and seconds by their names in TensorBoard logs of train/."""
         return {
             "selected": self.selected,
             "total": self.total,

@@ -1,4 +1,4 @@
-"""Record when the buckets of a step were selected, sent and finished; on a device by events on its streams."""
+"""Record when a step's buckets were selected, sent and finished; on a device by events on its streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BucketTrace(NamedTuple):
 
 
 class Tracer:
-    """Records the work of the progress thread of ``comm`` on gradients on the device of ``x``."""
+    """Records the work of the progress thread of ``comm`` on the device of ``x``."""
 
     def __init__(self, comm: Comm, x: object = None) -> None:
         self.buckets: list[BucketTrace] = []  # buckets of the last step
@@ -29,11 +29,11 @@ class Tracer:
         comm.traffic.calls = []  # records of calls, None before
 
     def mark(self) -> Any:
-        """Return an event behind all work queued on the caller's stream; None where gradients are on the host."""
+        """Return an event behind all work on the caller's stream; None for the host."""
         return mark(self._x)
 
     def begin(self, anew: bool) -> None:
-        """Prepare for a reduction; ``anew`` forgets the last step, of which nothing is under way."""
+        """Prepare for a reduction; ``anew`` forgets the last step, with nothing under way."""
         if anew:
             self.buckets = []
             self._comm.traffic.calls = []

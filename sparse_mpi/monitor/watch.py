@@ -21,7 +21,7 @@ LEAST_CAPTURED = 0.1  # least share of the attainable energy
 
 
 class Quality(NamedTuple):
-    """The quality of a step's total, as sums over buckets or the whole gradient; the same on all ranks."""
+    """The quality of a step's total, as sums over buckets or the gradient; the same on all ranks."""
 
     removed: float  # the energy (sum of squares) that leaves the summed acc with total
     attainable: float  # the energy of its largest entries, for the number of entries of total
@@ -32,7 +32,7 @@ class Quality(NamedTuple):
 
     @property
     def captured(self) -> float:
-        """Return the share of the attainable energy that total has; below 0 if total adds more than it removes."""
+        """Return total's share of the attainable energy; below 0 if total adds more than it removes."""
         return self.removed / self.attainable if self.attainable else 1.0
 
     @property
@@ -47,7 +47,7 @@ class Quality(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """Return one line of advice if the quality is outside of the range compared with dense training, else ""."""
+        """Return a line of advice if the quality is outside the range compared with dense training, else ""."""
         if self.wait > LONGEST_WAIT:
             return (
                 f"entries wait for {self.wait:.0f} steps, where evidence ends at {LONGEST_WAIT}: raise the density to "
@@ -70,7 +70,7 @@ class Watch:
 
     Args:
         every: N, at least 1.
-        step: number of steps before this watch; waits count from here.
+        step: steps before this watch; waits count from here.
     """
 
     every: int
@@ -87,9 +87,9 @@ class Watch:
     def note(
         self, acc: Array | None, total: SparseVector | Array, k: int, comm: Comm, squares: Array | None = None
     ) -> None:
-        """Note the waits of a step that began with ``acc`` ``(n,)``, and measure it if it is due; collective then.
+        """Note the waits of a step that began with ``acc`` ``(n,)``, and measure it if due; collective then.
 
-        Where ranks vote in units of the second moment of their gradients, ``squares``, energy has these units too.
+        Energy is in units of second moments, ``squares``, where ranks vote in these.
         """
         due = self.due
         at, size = (total.indices, total.size) if isinstance(total, SparseVector) else (slice(None), len(total))

@@ -1,6 +1,6 @@
-"""A plan: the tensors of a gradient divided into parts, and an algorithm for each.
+"""A plan: the tensors of a gradient in parts, each fused into one vector, with an algorithm.
 
-The tensors of a part are fused into one vector. `algorithms.hybrid` carries a plan out.
+`algorithms.hybrid` carries a plan out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Measure in some seconds which way to reduce a gradient is fastest on these ranks and their network.
+"""Measure in some seconds the fastest way to reduce a gradient on these ranks and their network.
 
-Every way reduces Gaussian vectors of the gradient's length, over the real communicator, on all ranks at once, with
-error feedback. The time of a sparse reduction is proportional to elements and entries, so more than two parts gain
-nothing; of small tensors, left dense, and large ones (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678) the best division
-has the most dense ones allowed.
+Every way reduces Gaussian vectors of the gradient's length on all ranks, with error feedback. The time of a sparse
+reduction is proportional to elements and entries, so more than two parts gain nothing: large tensors, and small ones,
+left dense (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678), as many as allowed.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def measure(
     """Return the fastest plan for a gradient on the ranks of ``comm``, the same on all ranks. Collective.
 
     Args:
-        tensors: name and shape of each, in the order of the flat vector.
+        tensors: name and shape of each, in the flat vector's order.
         density: share of the elements that sparse reductions send.
         comm: communicator of all ranks of the job.
-        options: algorithms to choose from, as spelled on a command line; "dense" is always among them.
+        options: algorithms to choose from, as spelled on a command line; "dense" always is.
         progress: report progress on rank 0.
 
     Raises:

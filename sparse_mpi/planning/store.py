@@ -27,9 +27,9 @@ def dumps(plan: Plan) -> str:
 
 
 def loads(text: str | bytes, name: str = "the text") -> Plan:
-    """Return the plan that the text of the file ``name`` holds.
+    """Return the plan in the text of the file ``name``.
 
-    Raises ValueError: ``text`` is no JSON, another kind of file, of another version, or altered.
+    Raises ValueError: ``text`` is no plan, of another version, or altered.
     """
     try:
         data = json.loads(text)
@@ -69,7 +69,7 @@ def _hash(content: Any) -> str:
 def check(plan: Plan, tensors: Iterable[tuple[str, Sequence[int]]], ranks: int) -> None:
     """Raise unless ``plan`` was made for this job.
 
-    Raises ValueError: the plan is for other tensors, of which the message names the first, or another number of ranks.
+    Raises ValueError: it is for other tensors (the message names the first) or another number of ranks.
     """
     planned, here = (
         [f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in of]

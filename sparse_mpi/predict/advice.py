@@ -68,7 +68,7 @@ class Pays(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """All offers, the fastest first, and the one to take with the reason."""
+    """All offers, the fastest first, the one to take, and why."""
 
     offers: list[Offer]
     best: Offer
@@ -101,10 +101,10 @@ def advise(
 ) -> Advice:
     """Return the advice for a job on a cluster.
 
-    Dense is advised where it is fast enough, or where no sparse step is `GAIN` times faster. Otherwise the largest
-    density is advised at which a step is fast enough, with the fastest algorithm; if none is, the local steps needed at
-    the usual density. ``names`` are the ways to compare, as spelled on a command line: by default all of the table.
-    ``fit`` has measured corrections of the times of ways, and their errors.
+    Dense is advised if it is fast enough, or no sparse step is `GAIN` times faster. Otherwise the largest density at
+    which a step is fast enough, with the fastest algorithm; if none is, the local steps needed at the usual density.
+    ``names`` are the ways to compare, as spelled on a command line: by default all of the table. ``fit`` has measured
+    corrections of ways' times, and their errors.
     """
 
     def offer(way: str, density: float) -> Offer:
@@ -128,7 +128,7 @@ def advise(
 
 
 def _overlapped(found: StepTime, batch: float) -> float:
-    """Return the seconds of a reduction that a batch of ``batch`` seconds does not hide.
+    """Return a reduction's seconds that a batch of ``batch`` seconds does not hide.
 
     The exchange hides behind the backward pass, but for the last bucket.
     """
@@ -166,9 +166,9 @@ def chosen(job: TrainingJob, dense: Offer, offers: Sequence[Offer], usual: float
 
 
 def _off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
-    """Return the factors by which a step may be off: as nine of ten fitted ones, or of emulated hosts.
+    """Return the factors by which a step may be off, as nine of ten fitted ones, or on emulated hosts.
 
-    Dense sums of GPUs may be off by the factors of published ones.
+    GPUs' dense sums may be off by published ones' factors.
     """
     if on.fabric is not None:
         return Off(*[on.fabric.error(DENSE.get(way, 4) * n)] * 2) if way in DENSE else OF_A_GPU
@@ -178,7 +178,7 @@ def _off_of(way: str, n: int, fit: FittedCluster | None, on: Cluster) -> Off:
 
 
 def crossing(gain: Callable[[float], float], least: float = 1e6, most: float = 1e13) -> float | None:
-    """Return the bits a second at which the falling ``gain`` is zero; None if there is none."""
+    """Return the bits a second at which the falling ``gain`` is zero, or None."""
     if gain(least) <= 0 or gain(most) >= 0:
         return None
     while most / least > 1.01:

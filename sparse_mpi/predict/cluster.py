@@ -1,9 +1,9 @@
-"""A cluster, and the time of a step there: computation of ranks and transfers of links, in closed form.
+"""A cluster, and the time of a step there: ranks' computation and links' transfers, in closed form.
 
-A step of a `Way` is a few calls, and all ranks make each at the same time. A rank pays processor time for every message
-and byte at either end, shares the cores of its node with the others, and waits until its link has carried its bytes and
-the last message has arrived. Calls follow MPI's algorithms: an alltoallv sends all its messages at once, long
-allgathers and allreduces go round a ring, short ones in log2 P rounds, and a root sends to each rank itself.
+A step of a `Way` is a few calls, which all ranks make at the same time. A rank pays processor time for every message
+and byte at either end, shares its node's cores, and waits until its link has carried its bytes and the last message has
+arrived. Calls follow MPI's algorithms: an alltoallv sends all messages at once, long allgathers and allreduces go round
+a ring, short ones in log2 P rounds, and a root sends to each rank itself.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ranks on nodes, each rank with a link of its own. Times are seconds."""
+    """Ranks on nodes, each with its own link. Times are seconds."""
 
     alpha: float  # seconds that a message takes from link to link, whatever its length
     beta: float  # seconds that a byte takes; the inverse of a link's bandwidth in each direction
@@ -76,14 +76,14 @@ class Cluster:
                 raise ValueError(f"{name} must be more than 0, got {getattr(self, name)}; see Cluster")
 
     def on(self, gbit: float, burst: float = 0.0) -> Cluster:
-        """Return the same cluster with links of ``gbit`` Gbit/s of payload and bursts of ``burst`` bytes."""
+        """Return this cluster with links of ``gbit`` Gbit/s of payload and bursts of ``burst`` bytes."""
         if not 0 < gbit < inf:
             raise ValueError(f"gbit must be more than 0, got {gbit}; a link of 100 Mbit/s has 0.1")
         return replace(self, beta=8e-9 / gbit, burst=burst)
 
 
 class DeviceCost(NamedTuple):
-    """A steady step of an algorithm on a device, as a pretended one has counted it."""
+    """An algorithm's steady step on a device, as counted on a pretended one."""
 
     launches: int  # launches of kernels
     waits: int  # waits of the host for the device

@@ -1,6 +1,6 @@
 """The seconds of a dense allreduce by NCCL, fitted to published measurements: the fair baseline.
 
-`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. An MPI's own ``Allreduce`` has to be
+`FABRICS` has the constants of two kinds of fabric, for gradients in GPUs' memory. An MPI's own ``Allreduce`` must be
 measured.
 """
 
@@ -15,8 +15,8 @@ MIB = 1 << 20
 class Fabric(NamedTuple):
     """The capacity of a kind of fabric. Rates are bytes a second, times are seconds.
 
-    NCCL takes the faster of its protocols for long and for short messages. The rates of a tree and of short messages
-    and the steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
+    NCCL takes the faster of its protocols for long and short messages. The rates of trees and short messages and the
+    steps inside a node are its tuner's (src/graph/tuning.cc at 5067397; 3.4 us on NVLink).
     """
 
     share: float  # fraction of a link's rate that long messages reach
@@ -31,7 +31,7 @@ class Fabric(NamedTuple):
     inside_step: float = 3.4e-6  # time of a step inside a node
 
     def error(self, nbytes: float) -> float:
-        """Return the factor by which published allreduces of about ``nbytes`` differ from `dense_seconds` at most."""
+        """Return the most by which published allreduces of about ``nbytes`` differ from `dense_seconds`, a factor."""
         return next(factor for least, factor in reversed(self.errors) if nbytes >= least)
 
 

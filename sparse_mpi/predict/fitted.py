@@ -1,4 +1,4 @@
-"""A cluster fitted to measured steps, as `bench calibrate` of the workbench writes it."""
+"""A cluster fitted to measured steps, as the workbench's `bench calibrate` writes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FittedCluster(NamedTuple):
     errors: dict[str, float]  # algorithm, or `ALL` -> relative error that nine of ten steps do not exceed
 
     def error(self, way: str) -> float:
-        """Return the relative error of a way's algorithm if it was measured often enough, else of all."""
+        """Return the relative error of a way's algorithm if measured often enough, else of all."""
         return self.errors.get(way.split(":")[0], self.errors[ALL])
 
 

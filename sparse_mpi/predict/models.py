@@ -1,7 +1,7 @@
-"""The tensors of well-known models, by name and shape, without building the model: ``models.json``.
+"""Tensors of well-known models, by name and shape, without building the model: ``models.json``.
 
-There ``"h.0-11": {...}`` stands for h.0 to h.11, and a name without .weight or .bias for both, of which the bias is as
-long as the weight's first dimension.
+There ``"h.0-11": {...}`` stands for h.0 to h.11, and a name without .weight or .bias for both, the bias as long as the
+weight's first dimension.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ LOW_RANK = ("powersgd:rank=4",)  # compared where shapes are known
 
 
 def flat(text: str) -> str:
-    """Return an algorithm whose traffic the tensors of a gradient tell; for argparse."""
+    """Return an algorithm with traffic that a gradient's tensors tell; for argparse."""
     if not (predictable(values.algorithm(text)) or low_rank(text)):
         raise ArgumentTypeError(f"{text} needs nodes, which the length of a gradient does not tell")
     return text
@@ -218,7 +218,7 @@ def advise(
 
 
 def _tensors(model: object) -> tuple[str, int, Layout | None]:
-    """Return the name of a known model, or "", the elements of its gradient, and its tensors, if they are known."""
+    """Return a known model's name, or "", its gradient's elements, and its tensors, if known."""
     if isinstance(model, str):
         if model not in MODELS:
             raise ValueError(

@@ -47,7 +47,7 @@ def bits(text: str) -> int:
 
 
 def show(bits: int | None) -> str:
-    """Return the shortest text of which `parse` makes ``bits`` a second, in powers of 1000."""
+    """Return the shortest text that `parse` turns into ``bits`` a second, in powers of 1000."""
     if bits is None:
         return "none"
     prefix = next(prefix for prefix in ("g", "m", "k", "") if bits >= PREFIXES[prefix])

@@ -40,9 +40,9 @@ class Shown(NamedTuple):
 
 
 def shown(model: str, optimizer: str | None) -> Shown:
-    """Return the measurements for models of the kind of ``model``, a name of `MODELS` or "", with this optimizer.
+    """Return the measurements for models of ``model``'s kind, a name of `MODELS` or "", with this optimizer.
 
-    Without an optimizer it is the usual one of the kind.
+    Without an optimizer, with the kind's usual one.
     """
     kind = KINDS.get(model, LANGUAGE) if model else ""
     by = optimizer or USUAL.get(kind, "sgd")

@@ -1,8 +1,8 @@
 """Computation and traffic of a step of each algorithm, in closed form: a *way* is an algorithm with a message format.
 
-``ways.json`` has the numbers: bytes counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and the
-computation of a rank between its calls timed, alone on a core. `python -m runs.ways` makes it anew. Bytes are
-interpolated between the numbers of ranks, and grow by the kind of call beyond them.
+``ways.json`` has the numbers: bytes counted among the ranks of a `World`, at two densities on 2 to 16 ranks, and a
+rank's computation between calls timed, alone on a core. `python -m runs.ways` makes it anew. Bytes are interpolated
+between these numbers of ranks, and grow by the kind of call beyond.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sent(NamedTuple):
     rounds: float = 0.0  # bytes for each of log2 P rounds
 
     def bytes(self, n: int, density: float, ranks: int) -> float:
-        """Return the bytes that the busiest rank sends or receives, the larger of the two."""
+        """Return the bytes that the busiest rank sends or receives, whichever are more."""
         if ranks == 1:
             return 0.0
         share = SHARES[self.share](ranks)
@@ -64,7 +64,7 @@ class Way(NamedTuple):
     longer: float = 1.0  # median factor of measured steps on emulated hosts over this model
 
     def computing(self, n: int, density: float, ranks: int) -> float:
-        """Return the seconds that a rank computes on the core on which ways were timed."""
+        """Return a rank's seconds of computing on the core on which ways were timed."""
         own = n * (self.element + density * self.entry) + self.fixed
         return own + self.received * arriving(self.sent, n, density, ranks)
 
@@ -79,16 +79,16 @@ def arriving(sent: Iterable[Sent], n: int, density: float, ranks: int) -> float:
 
 @cache
 def table() -> dict[str, Way]:
-    """Return all ways that were measured, by how a command line spells them: ``oktopk:wire=packed``."""
+    """Return all measured ways, as spelled on a command line: ``oktopk:wire=packed``."""
     record = json.loads(files("sparse_mpi.predict").joinpath("ways.json").read_text())
     return {name: _read(**of) for name, of in record["ways"].items()}
 
 
 @cache
 def way_of(name: str, shapes: Layout | None = None) -> Way:
-    """Return the way of an algorithm as spelled on a command line: from the table, or measured now by the workbench.
+    """Return the way of an algorithm as spelled on a command line: from the table, or now measured by the workbench.
 
-    For a low-rank algorithm it follows from the ``shapes`` of the tensors.
+    A low-rank algorithm's way follows from the tensors' ``shapes``.
 
     Raises:
         ValueError: an unknown algorithm, or a low-rank one without shapes.
@@ -101,7 +101,7 @@ def way_of(name: str, shapes: Layout | None = None) -> Way:
 
 
 def predictable(name: str) -> bool:
-    """Tell if the gradient's length determines the traffic of an algorithm, all over the network."""
+    """Tell if the gradient's length determines an algorithm's traffic, all over the network."""
     name = spelled(name)[0]
     return not (takes(name, "rank") or takes(name, "ranks_per_node"))
 

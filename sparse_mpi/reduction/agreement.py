@@ -1,8 +1,8 @@
 """The agreement of the ranks' gradients, tensor by tensor: `Agreement`.
 
-The squared norm of the mean of P independent gradients is 1/P of that of one; the mean of equal gradients has the same
-norm. So the second moment of the mean lies between 1/P of the ranks' own and all of it. A few random projections of
-each tensor estimate both norms: the square of a projection is, on average, the squared norm.
+The mean of P independent gradients has 1/P of a gradient's squared norm, the mean of equal gradients the same norm. So
+the second moment of the mean is 1/P to 1 times the ranks' own. A few random projections of each tensor estimate both
+norms: the average square of a projection is the squared norm.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Agreement:
     """The squared norm of each tensor's mean gradient, divided by its value for independent ranks.
 
     Attributes:
-        norms: ``(tensors, 2)`` moving means of the squared norm of the sum over the ranks, and of the sum of the ranks'
-            squared norms; 0 before the first look. The same on all ranks.
+        norms: ``(tensors, 2)`` moving means of the squared norm of the ranks' sum, and of the sum of their squared
+            norms; 0 before the first look. The same on all ranks.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -38,7 +38,7 @@ class Agreement:
 
     @cached_property
     def _drawn(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the entries that each projection adds up ``(tensors, PROJECTIONS, any)``, and their signs."""
+        """Return the entries of each projection ``(tensors, any, PROJECTIONS)``, and their signs."""
         draw, sizes = np.random.default_rng(0), self._layout.sizes
         width = -(-min(max(sizes, default=0), ENTRIES) // PROJECTIONS)
         places, signs = np.zeros((2, len(sizes), PROJECTIONS * width), np.int64)
@@ -50,7 +50,7 @@ class Agreement:
         return places.astype(index_dtype(self._layout.size)).reshape(shape), signs.astype(np.float32).reshape(shape)
 
     def look(self, gradient: Array | None) -> None:
-        """Project ``gradient`` ``(n,)`` of this rank; None: ranks do not look in this step."""
+        """Project this rank's ``gradient`` ``(n,)``; None: ranks do not look in this step."""
         self._own = None
         if gradient is not None:
             places, signs = (like(drawn, gradient) for drawn in self._drawn)

@@ -19,7 +19,7 @@ PUBLISHED = "published"  # the option that takes the settings of a published pro
 
 
 def resolve_k(size: int, k: int | None, density: float | None, usual: float = DENSITY) -> int:
-    """Return the number of entries, in 1..n, of ``k`` or ``density``; without either of the ``usual`` density."""
+    """Return the number of entries, in 1..n, for ``k``, ``density`` or by default the ``usual`` density."""
     if k is not None and density is not None:
         raise ValueError(f"give k or density, not both, got k={k!r} and density={density!r}")
     if k is not None:
@@ -66,7 +66,7 @@ def make_wire(wire: str | Wire) -> Wire:
 
 
 def _named(argument: str, given: object, registry: Registry, kind: type) -> Any:
-    """Return the instance that a name stands for, or the given one."""
+    """Return the instance of a name, or the given one."""
     found = registry[given] if isinstance(given, str) else given
     if isinstance(given, str) and isinstance(found, type):
         found = found()
@@ -78,15 +78,15 @@ def _named(argument: str, given: object, registry: Registry, kind: type) -> Any:
 
 
 def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algorithm:
-    """Return the algorithm of that name in `ALGORITHMS` with these options, or the given instance.
+    """Return the algorithm of a name in `ALGORITHMS` with ``options``, or the given instance.
 
-    The options ``selector`` and ``wire`` are a name, an instance, or None for the default. The option ``published``
-    names the workload ("" if there is only one) of `published.published`, whose settings other options change.
+    The options ``selector`` and ``wire`` are a name, an instance, or None for the default. ``published`` names a
+    workload of `published.published` ("" for the only one); other options change its settings.
 
     Raises:
         ValueError: no algorithm has that name, or an option has a bad value.
         TypeError: the algorithm has no such option or cannot work with that selector, options are given beside an
-            instance, or ``algorithm`` is neither a name nor an instance whose repr gives its hyperparameters.
+            instance, or ``algorithm`` is neither a name nor an instance that shows its hyperparameters in its repr.
     """
     makers: dict[str, Callable[[Any], object]] = {"selector": make_selector, "wire": make_wire}
     # None stands for the algorithm's own selector or wire. The caller's dict stays as it is
@@ -112,7 +112,7 @@ def make_algorithm(algorithm: str | Algorithm, options: dict[str, Any]) -> Algor
 
 
 def words(text: str) -> list[str]:
-    """Return the name of an algorithm of a command line, and its options; ``module:Name`` stays together."""
+    """Return the name and the options in the text of an algorithm; ``module:Name`` stays together."""
     found: list[str] = []
     for word in text.split(":"):
         option, _, name = found[-1].rpartition("=") if found else ("algorithm", "", "")
@@ -126,9 +126,9 @@ def words(text: str) -> list[str]:
 
 
 def spelled(text: str, source: str = "") -> tuple[str, dict[str, Any]]:
-    """Parse an algorithm of a command line, ``oktopk:wire=packed:radix=32``, to its name and options.
+    """Parse a command line's algorithm, ``oktopk:wire=packed:radix=32``, to name and options.
 
-    The settings of a published program are ``oktopk:published=vgg``, or ``gtopk:published`` where there is no choice.
+    A published program's settings are ``oktopk:published=vgg``, or ``gtopk:published`` without a choice.
 
     Raises:
         ValueError: an unknown algorithm or option, or a bad value, behind ``source``.
@@ -162,7 +162,7 @@ def _number(text: str) -> int | float | str:
 
 
 def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
-    """Return True if ``algorithm`` with these options can add up a second vector beside the gradient."""
+    """Tell if ``algorithm`` with ``options`` can add up a second vector beside the gradient."""
     try:
         return make_algorithm(algorithm, options).traits.carries
     except (TypeError, ValueError):  # which the reducer will report
@@ -170,7 +170,7 @@ def can_carry(algorithm: str | Algorithm, options: dict[str, Any]) -> bool:
 
 
 def check_second_moment(second_moment: float, algorithm: Algorithm) -> None:
-    """Raise TypeError or ValueError unless a second moment of that beta can travel with entries of ``algorithm``."""
+    """Raise TypeError or ValueError unless a second moment with this beta can travel with entries of ``algorithm``."""
     check_range("second_moment", second_moment, "[0, 1)", "0.999 is Adam's, None keeps none")
     if not algorithm.traits.carries:
         able = ", ".join(name for name, kind in ALGORITHMS.items() if kind().traits.carries)
@@ -181,7 +181,7 @@ def check_second_moment(second_moment: float, algorithm: Algorithm) -> None:
 
 
 def make_feedback(feedback: str | Feedback, clip_norm: float | None) -> Feedback:
-    """Return a feedback rule by name, or the given instance, if it goes with ``clip_norm``."""
+    """Return a feedback rule by name, or the given instance; check ``clip_norm``."""
     made: Feedback = _named("feedback", feedback, FEEDBACKS, Feedback)
     if clip_norm is not None:
         check_range("clip_norm", clip_norm, "(0, inf)", "None clips nothing")

@@ -1,12 +1,11 @@
 """Clip the mean of all ranks' gradients by its L2 norm, estimated before the reduction.
 
-P independent gradients are about sqrt(P) times as long as their mean, equal ones have its length: the norm of a mean
-does not follow from the ranks' norms. So each rank sums its entries, with signs hashed from their indices, in 1,024
-buckets, the ranks add up these sketches, and the squares of the sum give the squared norm. All ranks then scale their
-gradients by the same factor.
+P independent gradients are about sqrt(P) times as long as their mean, equal ones as long: the norm of a mean does not
+follow from the ranks' norms. So each rank sums its entries, with signs hashed from their indices, in 1,024 buckets; the
+squares of the sum of all sketches give the squared norm. All ranks then scale their gradients by one factor.
 
-The estimate has a standard error of 2.2 %, for any gradients and number of ranks. Sketches are added up as whole
-numbers, so that every rank gets the same bits.
+The standard error is 2.2 %, for any gradients and number of ranks. Sketches are added up as whole numbers: every rank
+gets the same bits.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
         ranks: P.
 
     Returns:
-        The sum of the sketches of all parts, ``(1024,)`` float64. If there is a single rank, the exact norm ``(1,)``.
+        The sum of all parts' sketches, ``(1024,)`` float64; on a single rank the exact norm ``(1,)``.
     """
     found: Any = np.zeros(1)
     for number, gradient in enumerate(gradients):
@@ -51,10 +50,10 @@ def sketched(gradients: Sequence[Any], ranks: int) -> np.ndarray:
 
 
 def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
-    """Return the factor by which all ranks scale their gradients, so that their mean is at most ``max_norm`` long.
+    """Return the factor for all ranks' gradients with which their mean is at most ``max_norm`` long.
 
-    It is 1 if the mean is not longer, or a norm is not finite, so that NaN and Inf still show in the sum.
-    Collective: one allreduce of 8,200 bytes (control), two more where gradients are huge or not finite.
+    It is 1 if the mean is not longer, or a norm is not finite: NaN and Inf are to show in the sum. Collective: one
+    allreduce of 8,200 bytes (control), two more where gradients are huge or not finite.
 
     Args:
         own: result of `sketched` on this rank.
@@ -65,7 +64,7 @@ def clipping_factor(own: np.ndarray, max_norm: float, comm: Comm) -> float:
 
 
 def norm_of_mean(own: np.ndarray, limit: float, comm: Comm) -> float:
-    """Return the norm of the mean whose sketch is ``own`` on this rank, precise around ``limit``. Collective."""
+    """Return the norm of the mean with this rank's sketch ``own``, precise around ``limit``. Collective."""
     if comm.size == 1:
         return float(own[0])
     # Sketches add up to that of the sum, which is P times as long as the mean: so is the limit
@@ -82,7 +81,7 @@ def scaled(gradient: Array, factor: float) -> Array:
 
 
 def l2_norm(x: Array) -> float:
-    """Return the Euclidean norm of ``x`` ``(n,)``, added up in float64 in an order that depends on n alone."""
+    """Return the L2 norm of ``x`` ``(n,)``, added up in float64 in an order that depends on n alone."""
     total = 0.0
     for start in range(0, len(x), CHUNK_ELEMENTS):
         wide = x[start : start + CHUNK_ELEMENTS].astype("float64")
@@ -92,7 +91,7 @@ def l2_norm(x: Array) -> float:
 
 
 def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
-    """Return the estimated norm of the sum of all ranks' gradients, precise around ``limit``; Inf if it has none."""
+    """Return the estimated norm of all ranks' sum, precise around ``limit``; Inf if it has none."""
     # All ranks know the limit: with an exponent that follows from it one exchange is enough as a rule
     exponent = math.frexp(limit)[1] + HEADROOM_BITS
     norm = _norm_below(exponent, own, comm)
@@ -103,9 +102,9 @@ def _norm_of_sum(own: np.ndarray, limit: float, comm: Comm) -> float:
 
 
 def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:
-    """Return the norm of the sum of all sketches, or None if one of them has a number of 2^exponent or more.
+    """Return the norm of the sum of all sketches, or None if one has a number of 2^exponent or more.
 
-    Numbers are rounded to a multiple of the least power of two for which the sum of all fits into 64 bits.
+    Numbers are rounded to multiples of the least power of two for which the sum fits into 64 bits.
     """
     # The sum of P numbers has up to log2 P bits more than each, and so has the unit
     unit = exponent - BITS + (comm.size - 1).bit_length()

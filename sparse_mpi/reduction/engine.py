@@ -1,7 +1,7 @@
 """The exchange of one gradient, step after step: `Engine`.
 
-It knows no thread and no fault. A step has two halves. An *attempt* agrees, accumulates and reduces, and can be
-retried, or withdrawn: until `Engine.commit` subtracts sent entries, residual and state are unchanged.
+It knows no thread and no fault. An *attempt* of a step agrees, accumulates and reduces, and can be retried or
+withdrawn: until `Engine.commit` subtracts sent entries, residual and state are unchanged.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ NEWS, NOT_FINITE, REVISED = 1, 2, 3  # flags of an agreement; the largest of all
 
 
 class Absence:
-    """Finds the tensors without a gradient on any rank in a step, as of skipped layers, which torch leaves unchanged.
+    """Finds tensors without a gradient on any rank in a step, as of skipped layers: torch leaves them unchanged.
 
-    Ranks exchange the set only if some rank's set differs from the one agreed in the last step, which the check of
-    arguments detects at no cost: see `same_on_all_ranks`.
+    Ranks exchange the set only if some rank's differs from the last agreed one, which `same_on_all_ranks` detects at no
+    cost.
 
     Attributes:
-        here: the tensors without a gradient on this rank in the next step, set by the owner of the gradients.
-        frozen: the untrained ones among them, the same on all ranks: their residual stays.
-        everywhere: the tensors without a gradient on any rank in the last step.
+        here: tensors without a gradient on this rank in the next step, set by the gradients' owner.
+        frozen: untrained ones among them, the same on all ranks: their residual stays.
+        everywhere: tensors without a gradient on any rank in the last step.
     """
 
     def __init__(self, tensors: int) -> None:
@@ -61,7 +61,7 @@ class Absence:
         return sorted(self.here) != self.everywhere
 
     def agree(self, comm: Comm) -> None:
-        """Agree on the tensors without a gradient on any rank: a byte a tensor (control). Collective."""
+        """Agree on `everywhere`: a byte a tensor (control). Collective."""
         # 1 where this rank has a gradient: the maximum over the ranks is 0 where no rank has one
         present = np.ones(self._tensors, np.uint8)
         present[sorted(self.here)] = 0
@@ -78,7 +78,7 @@ class StepRefused(FloatingPointError):
     """A step that no rank has taken, and that has left no trace.
 
     Attributes:
-        revised: gradients of some rank have changed since reductions of the step began; else one is not finite.
+        revised: gradients of some rank have changed since the step's reductions began; else one is not finite.
     """
 
     def __init__(self, revised: bool) -> None:
@@ -110,7 +110,7 @@ class Attempt(NamedTuple):
 
 @dataclass(eq=False)
 class Exchange:
-    """An algorithm, and all of it that lasts from step to step."""
+    """An algorithm, with what lasts from step to step."""
 
     algorithm: Algorithm
     placed: Algorithm  # the same, as it runs on these ranks
@@ -125,14 +125,14 @@ class Engine:
     """Reduces gradients of one layout on one rank.
 
     Attributes:
-        ranks: the number of ranks whose gradients are in the last result.
+        ranks: number of ranks in the last result.
         steps: number of steps and flushes since the algorithm's state began.
         whole: True if the last step was to send every entry.
-        second_moment: second moment of this rank's gradients, if it travels with the entries.
+        second_moment: this rank's second moment, if it travels with the entries.
         watch: measures the quality of some steps, if set.
-        meters: called with this engine after each step; see `monitor.observe`.
-        objection: an error that keeps this rank from the next step; all ranks raise then.
-        revised: gradients have changed since earlier reductions of the step began: all ranks raise `StepRefused` then.
+        meters: called with this engine after each step, see `monitor.observe`.
+        objection: error that keeps this rank from the next step; all ranks raise then.
+        revised: gradients have changed since earlier reductions of the step began: all ranks raise `StepRefused`.
         unfit: other gradients of the step are not finite: all ranks raise it, too.
     """
 
@@ -175,15 +175,15 @@ class Engine:
         self.exchange = known[0]
 
     def agree(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Agreed:
-        """Return the agreed step, after the check that all ranks do the same. Collective.
+        """Return the step, once all ranks are known to do the same. Collective.
 
         Args:
             gradient: ``(n,)`` or any shape of n elements, of any library; None in a flush.
-            make_plan: returns the plan of the step, or raises an error of its arguments.
+            make_plan: returns the plan, or raises an error of its arguments.
             check: assert both laws on the step.
 
         Raises:
-            TypeError, ValueError: ``gradient`` is not one of this layout, or ranks differ; raised on every rank.
+            TypeError, ValueError: ``gradient`` is not of this layout, or ranks differ; raised on every rank.
         """
         agreement = same_on_all_ranks(self.comm)
         with agreement as say:
@@ -247,7 +247,7 @@ class Engine:
         self.whole = agreed.plan.k >= self.layout.size
 
     def accumulate(self, flat: Array | None, factor: float | None = None, join: bool = False) -> Array:
-        """Return acc ``(n,)``; the gradient is added once, also when the step is attempted again.
+        """Return acc ``(n,)``; the gradient is added once, also in a further attempt.
 
         Args:
             flat: the gradient ``(n,)``; None: there is none.
@@ -302,11 +302,11 @@ class Engine:
         return Attempt(reduction, state, agreed, initial)
 
     def commit(self, attempt: Attempt, began: float, traffic: Traffic) -> SparseVector | Array:
-        """Subtract the sent entries from the residual, and return the result of the step.
+        """Subtract the sent entries from the residual, and return the step's result.
 
         Args:
-            attempt: attempt of the step, completed on all ranks.
-            began: the start of the step, in `time.perf_counter` seconds.
+            attempt: attempt completed on all ranks.
+            began: start of the step, in `time.perf_counter` seconds.
             traffic: messages and bytes of the attempt.
         """
         # Take out: from here on the step cannot be attempted again
@@ -413,7 +413,7 @@ class Engine:
 
 
 def _check_device(gradient: Array, remembered: Array) -> None:
-    """Raise TypeError if ``gradient`` is in host memory, and the feedback rule's arrays on a device."""
+    """Raise TypeError if ``gradient`` is in host memory, and a rule's array on a device."""
     if arrays.is_device(remembered) and not arrays.is_device(gradient):
         raise TypeError(
             f"gradient must be on the device where the residual is, got {arrays.describe(gradient)}; pass it from "
@@ -440,7 +440,7 @@ class Direct:
             raise
 
     def catch_up(self) -> None:
-        """Bring the engine up to date with the present ranks, before its state is saved or loaded."""
+        """Have the engine know the present ranks, before its state is saved or loaded."""
 
     def loaded(self) -> None:
         """Take note that a state was loaded."""

@@ -1,4 +1,4 @@
-"""The form of a state: type, shape and checksum of every item, saved beside it, so that damage is detected."""
+"""The form of a state: type, shape and checksum of every item, saved beside it to detect damage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def equal(a: object, b: object) -> bool:
 
 
 def _nodes(node: object, path: str, seals: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield path and form of each item of ``node``; with ``seals``, as in the forms of states inside."""
+    """Yield path and form of each item of ``node``; with ``seals``, by the forms of states inside."""
     if path:
         yield path, f"{_kind(node)}{checksum(node)}"
     if isinstance(node, Mapping) and seals and path and FORM in node:
@@ -83,7 +83,7 @@ def _kind(node: object) -> str:
 
 
 def checksum(node: object) -> str:
-    """Return a number as a text, or the checksum of a text or an array, however saved; ``""`` for others."""
+    """Return a number as text, or the checksum of a text or array, however saved; ``""`` for others."""
     node = node.item() if isinstance(node, np.generic) else node
     if isinstance(node, float) or (isinstance(node, int) and node.bit_length() <= 64):
         return f"{CHECKED}{node!r}"

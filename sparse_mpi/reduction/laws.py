@@ -17,7 +17,7 @@ class LawError(RuntimeError):
     """A step broke one of the two laws; raised on every rank alike.
 
     Attributes:
-        entries: the number of wrong entries of the sum, at least 1.
+        entries: number of wrong entries of the sum, at least 1.
     """
 
     def __init__(self, message: str, entries: int = 1) -> None:
@@ -48,7 +48,7 @@ def check_agreement(total: SparseVector | Array, comm: Comm) -> None:
 
 
 def _disagreeing(total: SparseVector | Array, comm: Comm) -> int:
-    """Return the number of entries whose bits differ between ranks. Collective; control."""
+    """Return the number of entries with bits that differ between ranks. Collective; control."""
     dense = np.ascontiguousarray(to_host(total.to_dense() if isinstance(total, SparseVector) else total))
     bits = dense.view(f"i{dense.itemsize}")
     highest, lowest = comm.allreduce(bits, "max", control=True), ~comm.allreduce(~bits, "max", control=True)
@@ -61,16 +61,16 @@ def check_conservation(
     """Raise `LawError` unless the sum of ``given`` over the ranks is ``total``, to rounding.
 
     Args:
-        total: result of the step.
-        given: ``(n,)``, part of this rank's acc lost in the step.
-        acc: ``(n,)`` before the step, which limits the precision of ``given``.
+        total: the step's result.
+        given: part ``(n,)`` of this rank's acc lost in the step.
+        acc: acc ``(n,)`` before the step, which limits the precision of ``given``.
         comm: communicator of the step.
-        normwise: True for an algorithm that multiplies matrices, whose elements are rounded relative to norms: the norm
-            of acc then counts as a magnitude.
-        kept: the rule's leak of the residual, by which ``given`` was divided; 0 if it was not.
+        normwise: True for an algorithm that multiplies matrices, where rounding is relative to norms: the norm of acc
+            counts as a magnitude.
+        kept: remaining share of a leaky residual, by which ``given`` was divided; 0 if it was not.
 
-    The tolerance is that of adding P + 2 numbers of the magnitudes really added, at least the least normal number,
-    because subnormal ones are rounded absolutely. Elements for which a rank gave NaN or Inf are not checked.
+    The tolerance is for adding P + 2 numbers of the magnitudes really added, at least the least normal number, as
+    subnormal ones are rounded absolutely. Elements with NaN or Inf are not checked.
     """
     xp = namespace(given)
     dense = total.to_dense() if isinstance(total, SparseVector) else total
@@ -91,7 +91,7 @@ def check_conservation(
 
 
 def _norm(acc: Array) -> Array:
-    """Return the L2 norm of the finite elements of ``acc``, also where their squares overflow or underflow."""
+    """Return the L2 norm of the finite elements of ``acc``, also where squares overflow or underflow."""
     xp = namespace(acc)
     finite = xp.where(xp.isfinite(acc), acc, 0).astype(np.float64)
     # Numbers of at most 1 are squared; tiny stands in where all are 0

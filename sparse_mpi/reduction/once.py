@@ -35,7 +35,7 @@ def sparse_allreduce(
         options: hyperparameters of a named algorithm; ``selector`` is a name in `SELECTORS` or an instance.
 
     Returns:
-        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net contribution to it (store
+        ``Reduction(total, sent)``: the sum, the same bytes on every rank, and this rank's net contribution (store
         ``x - sent`` as your residual). Both index the flattened ``x``, in its array library and on its device.
 
     Raises:

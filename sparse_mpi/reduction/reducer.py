@@ -35,8 +35,8 @@ class SparseAllreduce:
     Args:
         layout: the gradient's length, the shapes of its tensors, or a `Layout`.
         k, density, comm, algorithm, options: arguments of `sparse_allreduce`; a single step may have another k.
-        feedback: the rule for entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"``
-            corrects their momentum too, ``"none"`` drops them, and so on, see `FEEDBACKS`; or an instance, for example
+        feedback: rule for entries that are not sent: ``"residual"`` adds them to the next gradient, ``"dgc"`` corrects
+            their momentum too, ``"none"`` drops them; more in `FEEDBACKS`; or an instance, for example
             ``MomentumCorrection(0.9, nesterov=True)``.
         clip_norm: largest L2 norm of the mean of all ranks' gradients; where it is larger, all ranks scale their
             gradients by the same factor before they add them to the residual. The norm is estimated, with a standard
@@ -44,9 +44,9 @@ class SparseAllreduce:
         nonfinite: ``"keep"`` passes NaN and Inf on to ``total``, as MPI does; ``"raise"`` raises FloatingPointError on
             every rank when ``total`` has one; ``"skip"`` does so before a gradient that has one, on any rank, has left
             a trace.
-        second_moment: the weight of the past in a moving mean of the squares of this rank's gradients, which is added
-            up over the ranks at the entries of the result, see `SecondMoment`; in ``reducer.second_moment``. Ranks
-            elect entries by their residual over its root.
+        second_moment: weight of the past in a moving mean of this rank's squared gradients, added up over the ranks at
+            the entries of the result, see `SecondMoment`; in ``reducer.second_moment``. Ranks elect entries by the
+            residual over its root.
         settings: all these arguments but comm, already checked, in place of the others.
 
     Raises:
@@ -123,13 +123,13 @@ class SparseAllreduce:
     def residual(self) -> Array:
         """Return the residual of this rank, ``(n,)``: float32, or float64 for float64 gradients; NumPy or CuPy.
 
-        An array on a device is valid in the order of the stream on which the last step was made or waited for.
+        An array on a device is valid on the stream on which the last step was made or waited for.
         """
         return self.engine.feedback.residual
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks whose gradients are in the last result: divide by it for the mean."""
+        """Return the number of ranks in the last result: divide by it for the mean."""
         return self.engine.ranks
 
     @property
@@ -144,7 +144,7 @@ class SparseAllreduce:
 
     @property
     def second_moment(self) -> SecondMoment | None:
-        """Return the second moment of this rank's gradients, and its sums at the entries of the last result."""
+        """Return this rank's second moment, with sums at the entries of the last result."""
         return self.engine.second_moment
 
     @property
@@ -154,7 +154,7 @@ class SparseAllreduce:
 
     @property
     def watch(self) -> Watch | None:
-        """Return the `Watch` that measures the quality of some steps, if set."""
+        """Return the `Watch` of some steps' quality, if set."""
         return self.engine.watch
 
     @watch.setter
@@ -163,7 +163,7 @@ class SparseAllreduce:
 
     @property
     def selections(self) -> list[tuple[float, float]]:
-        """Return when the selections of the last step began and ended, in `time.perf_counter` seconds."""
+        """Return start and end of the last step's selections, in `time.perf_counter` seconds."""
         return [selector.span for selector in self.engine.exchange.selectors]
 
     def step(
@@ -212,10 +212,9 @@ class SparseAllreduce:
     ) -> Handle[SparseVector[A] | A]:
         """Begin a `step` in the background and return at once; `Handle.wait` returns its result or raises its error.
 
-        Steps that several reducers of one ``comm`` start run one after the other, in the order of their starts, which
-        must be the same on all ranks. Until `Handle.wait` returns, do not modify ``gradient`` nor use ``comm``. Where
-        ``comm`` cannot be used from a second thread (see ``python -m sparse_mpi doctor``), the step is finished before
-        this returns.
+        Steps of several reducers of one ``comm`` run one after the other, in the order of their starts, the same on all
+        ranks. Until `Handle.wait` returns, do not modify ``gradient`` nor use ``comm``. Where ``comm`` cannot be used
+        from a second thread (see ``python -m sparse_mpi doctor``), the step ends before this returns.
         """
 
         def work() -> SparseVector[A] | A:
@@ -275,14 +274,13 @@ class SparseAllreduce:
     def flush(self, *, check: bool = False, like: object = None) -> Any:
         """Send the residuals of all ranks, in one dense allreduce, and leave a residual of 0. Collective.
 
-        A dense step without a gradient, for the end of training or before an important evaluation: without it the
-        residuals never reach the model. Global momentum leaves its share of the momentum of this result in the
-        residual, as after any step.
+        A dense step without a gradient, for the end of training or an important evaluation: without it the residuals
+        never reach the model. Global momentum leaves its share of this result's momentum in the residual, as after any
+        step.
 
         Args:
             check: assert both laws, see `step`.
-            like: an array whose library the sum is to have, on the residual's device; by default NumPy or CuPy as
-                `residual`.
+            like: array of the sum's library, on the residual's device; by default NumPy or CuPy as `residual`.
 
         Returns:
             The sum over the ranks ``(n,)``.
@@ -307,8 +305,8 @@ class SparseAllreduce:
         An earlier algorithm resumes its state.
 
         Raises:
-            TypeError, ValueError: an unknown algorithm, second moments that it cannot carry, or ranks may be
-                lost; raised on every rank.
+            TypeError, ValueError: the algorithm is unknown, cannot carry second moments, or ranks may be lost; raised
+                on every rank.
         """
         # The check uses the communicator on this thread, so nothing may be under way on another
         settle(self.comm)
@@ -346,12 +344,12 @@ class SparseAllreduce:
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the states of ``ranks`` ranks on any number P of ranks, dealt out by `checkpoint.load`. Collective.
 
-        On another number than before the residuals of the old ranks are added up, so that their sum is unchanged, to
-        rounding; the states of algorithm and selector start afresh.
+        On another number the old ranks' residuals are added up, so that their sum is unchanged, to rounding; states of
+        algorithm and selector start afresh.
 
         Args:
-            states: states of the old ranks r, r + P, r + 2 P, ... on rank r; empty if there is no such rank.
-            ranks: the number of old ranks.
+            states: states of the old ranks r, r + P, r + 2 P, ... on rank r; perhaps empty.
+            ranks: number of old ranks.
 
         Raises:
             TypeError, ValueError: a state is missing, damaged, or was saved by another algorithm, feedback, layout or

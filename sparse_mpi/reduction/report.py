@@ -20,7 +20,7 @@ class Instrumented(Wrapper):
 
     Attributes:
         seconds: time of all selections since the last `reset`.
-        added: number of selections that added a gradient to their vector.
+        added: selections that added a gradient to their vector.
         span: start and end of the last selection, in `time.perf_counter` seconds.
     """
 
@@ -33,10 +33,7 @@ class Instrumented(Wrapper):
         self.seconds, self.selected, self.added = 0.0, 0, 0
 
     def select(self, x: Array, k: int, state: object, add: Array | None = None) -> tuple[SparseVector, Any]:
-        """Return the wrapped selector's selection.
-
-        Work queued on a device after the last wait of the host seems to take no time.
-        """
+        """Return the wrapped selector's selection; work queued on a device seems to take no time."""
         return self._measured(self.selector.select, x, k, state, add)
 
     def select_standardized(
@@ -65,7 +62,7 @@ def instrument(algorithm: Algorithm) -> tuple[list[Instrumented], Algorithm]:
 
 
 def check_added(selectors: Sequence[Instrumented], algorithm: Algorithm, add: Array | None) -> None:
-    """Raise RuntimeError unless ``selectors`` of ``algorithm`` added ``add`` to acc exactly once."""
+    """Raise RuntimeError unless ``selectors`` added ``add`` to acc exactly once."""
     times = sum([selector.added for selector in selectors])
     if times != (add is not None):  # True counts as 1: once if there is something to add, else never
         raise RuntimeError(

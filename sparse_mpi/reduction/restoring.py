@@ -1,4 +1,4 @@
-"""Restore the state of an algorithm from plain values, each in its range, and the same where ranks must be alike."""
+"""Restore an algorithm's state from plain values, each in its range, and the same where ranks must be alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAVES = (np.ndarray, str, (bool, int, float, np.generic, Later))  # the kinds o
 
 
 class Surroundings(NamedTuple):
-    """The place of a state: its algorithm, the vector and the ranks, and the dtype of acc or None."""
+    """The place of a state: algorithm, vector, ranks, and dtype of acc or None."""
 
     algorithm: Algorithm
     layout: Layout
@@ -82,7 +82,7 @@ def freeze(tree: object) -> object:
 
 
 def lane_of(state: object) -> tuple[int, int]:
-    """Return a checksum of what members of this rank's lane have in common in ``state``, and their number."""
+    """Return a checksum of what this rank's lane has in common in ``state``, and its number of members."""
     pieces: tuple[object, ...] = getattr(state, "pieces", (state,))
     inside = [part for part in pieces if isinstance(part, TwoLevelState)]
     alike = [[part.start, part.stop, part.members.tolist()] for part in inside]
@@ -91,7 +91,7 @@ def lane_of(state: object) -> tuple[int, int]:
 
 
 def check_lanes(rows: np.ndarray) -> None:
-    """Raise ValueError unless ranks have the same `lane_of` as all other members of their lanes, ``(P, 2)``."""
+    """Raise ValueError unless all members of a lane have the same row of `lane_of`, ``(P, 2)``."""
     sums, members = rows.T.tolist()
     for rank, (own, number) in enumerate(zip(sums, members, strict=True)):
         if number and sums.count(own) != number:
@@ -102,7 +102,7 @@ def check_lanes(rows: np.ndarray) -> None:
 
 
 def facts(state: object, beside: Mapping[str, object]) -> dict[str, str]:
-    """Return texts by name, of all parts of ``state`` and ``beside`` that all ranks have alike."""
+    """Return texts of what all ranks have alike in ``state`` and ``beside``, by name."""
     found = {f"[{name!r}]": value for name, value in beside.items()} | dict(replicated(state, "['state']", INNER))
     return {f"state{path}": fact(value) for path, value in found.items()}
 
@@ -114,7 +114,7 @@ def fact(value: object) -> str:
 
 
 def current(template: Any, saved: Any, where: str) -> Mapping[str, Any]:
-    """Return the fields of the state ``template`` in ``saved``: all of them, or what sparse_mpi 0.4 had.
+    """Return the fields of ``template`` in ``saved``: all, or what sparse_mpi 0.4 had.
 
     Raise TypeError or ValueError for other fields.
     """

@@ -1,10 +1,9 @@
 """The second moment of a rank's own gradients, which travels with the entries of its steps: `SecondMoment`.
 
-The square of a sum of d late gradients is d times the square of one, so Adam cannot compute second moments from sums.
-But each rank knows the squares of its own gradients. If these are independent, the second moment of their mean is the
-mean of the ranks' second moments over P; the `Agreement` of a tensor measures the excess. An algorithm that `carries` a
-second vector selects by the residual over the root of a rank's own, and adds second moments up at the entries of the
-result.
+The square of a sum of d late gradients is d times the square of one: Adam cannot compute second moments from sums. But
+each rank knows the squares of its own gradients. If they are independent, their mean has the mean of the ranks' second
+moments over P; a tensor's `Agreement` measures the excess. An algorithm that `carries` a second vector selects by the
+residual over the root of a rank's own, and adds second moments up at the entries of the result.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ UNKNOWN = [0.0, 0.0]  # an agreement
 
 
 class SecondMoment:
-    """The moving mean of the squares of this rank's gradients, without bias from the start.
+    """The moving mean of this rank's squared gradients, without bias from the start.
 
     A mean stays infinite once a square overflows, as torch's. A gradient that is not finite is ignored.
 
     Args:
-        beta: the weight of the past, as Adam's second beta, in [0, 1).
+        beta: weight of the past, as Adam's second beta, in [0, 1).
         layout: shapes of the gradient.
 
     Attributes:
@@ -60,7 +59,7 @@ class SecondMoment:
         return np.zeros(self._layout.size, np.float32) if self._mean is None else self._mean
 
     def update(self, gradient: Array, absent: Collection[int] = ()) -> None:
-        """Add ``gradient`` ``(n,)`` to the mean, without the tensors that are ``absent`` on all ranks."""
+        """Add ``gradient`` ``(n,)`` to the mean, without tensors ``absent`` on all ranks."""
         wide = arrays.widened(gradient)
         mean = arrays.namespace(wide).zeros_like(wide) if self._mean is None else fitted(self._mean, wide)
         wide, self._mean = wide.astype(mean.dtype, copy=False), mean
@@ -98,7 +97,7 @@ class SecondMoment:
         return like(self.mean, acc).astype(acc.dtype, copy=False)
 
     def state(self) -> dict[str, Any]:
-        """Return copies of the mean, on the host, and of each tensor's number of gradients, beta and agreement."""
+        """Return copies of the mean, on the host, and of each tensor's steps, beta and agreement."""
         lists = {STEPS: list(self.steps), BETAS: list(self.betas), AGREEMENT: self.agreement.norms.tolist()}
         return {MEAN: arrays.to_host(self.mean).copy()} | lists
 
@@ -128,7 +127,7 @@ class SecondMoment:
             RANGES[key].checked(f"state[{key!r}]", state[key], own, bounds_of(0, 1, None))
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, comm: Comm) -> None:
-        """Load the mean of the states of ``ranks`` ranks, of which this rank has ``states``. Collective."""
+        """Load the mean of all states of ``ranks`` ranks; ``states`` are this rank's. Collective."""
         size = self._layout.size
         own = sum((state[MEAN].astype(np.float64) for state in states), np.zeros(size))
         steps = np.max([np.zeros(len(self.steps), np.int64), *(state[STEPS] for state in states)], axis=0)

@@ -16,7 +16,7 @@ DENSE = ALGORITHMS["dense"]()  # sums every entry in dense steps and flushes, wh
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of a reducer, as `make_settings` has checked them; each is described at `SparseAllreduce`."""
+    """The arguments of a reducer, checked by `make_settings`; see `SparseAllreduce`."""
 
     layout: Layout
     k: int

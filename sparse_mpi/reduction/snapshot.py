@@ -1,6 +1,6 @@
 """Save an engine, and restore it on the same number of ranks, to the bit, or on another: `Snapshot`.
 
-A snapshot is a dict of a versioned schema: its origin, plain numbers, and named arrays; `sealed` adds its form.
+A snapshot is a dict of a versioned schema: origin, plain numbers and named arrays; `sealed` adds its form.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ DTYPE = "dtype"  # dtype of the acc of the algorithm's state
 class Snapshot:
     """The state of an engine, taken, restored and dealt out.
 
-    Arrays of the feedback rule are *owed*: added up over ranks. Replicated ones are the same on all ranks. The
-    algorithm's state belongs to a rank, and begins afresh on other ranks.
+    Arrays of the feedback rule are *owed*, and added up over ranks, or replicated. The algorithm's state belongs to a
+    rank, and begins afresh on others.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -130,7 +130,7 @@ class Snapshot:
         return states
 
     def _check(self, state: dict[str, Any], **where: Any) -> None:
-        """Raise unless ``state``, in its saved form, fits this engine."""
+        """Raise unless a saved ``state`` fits this engine."""
         if not equal(version := state.get("version"), VERSION):
             raise ValueError(
                 f"state['version'] must be {VERSION}, got {shown(version)}; load it with the release it is of"
@@ -151,7 +151,7 @@ class Snapshot:
             raise ValueError(f"state[{DTYPE!r}] must be float32, float64 or None, got {shown(dtype)}; {WHOLE}")
 
     def _load(self, owed: dict[str, Any]) -> None:
-        """Restore the arrays of the feedback rule, after all work on them and before all later work."""
+        """Restore the feedback rule's arrays, after earlier work on them and before later work."""
         feedback = self._engine.feedback
         synchronize(feedback.residual)
         feedback.load(owed, self._engine.ranks)
@@ -178,7 +178,7 @@ class Snapshot:
 
 
 def described(value: object) -> Any:
-    """Return an algorithm, a rule or an option in plain values: its kind, and fields that differ from the default."""
+    """Return an algorithm, rule or option in plain values: kind, and fields that differ from the default."""
     if isinstance(value, (list, tuple)):
         return [described(part) for part in value]
     if not is_dataclass(value) or isinstance(value, type):
@@ -196,7 +196,7 @@ def described(value: object) -> Any:
 
 
 def synchronize(state: object) -> None:
-    """Wait for all work on the devices that hold arrays of ``state``: an array, a state, or a tuple of them."""
+    """Wait for all work on devices with arrays of ``state``: an array, a state, or a tuple."""
     if is_dataclass(state):
         state = tuple(getattr(state, field.name) for field in fields(state))
     if isinstance(state, tuple):
@@ -207,7 +207,7 @@ def synchronize(state: object) -> None:
 
 
 def on_host(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a ``dict_factory`` of ``asdict`` that brings all arrays to the host."""
+    """Return the items with arrays on the host: a ``dict_factory`` of ``asdict``."""
     return {name: to_host(value) for name, value in items}
 
 
@@ -216,7 +216,7 @@ def added(states: Sequence[Mapping[str, Any]], name: str, size: int) -> Array:
 
 
 def _from_first(states: Sequence[Mapping[str, object]], name: str, size: int, comm: Comm) -> Array:
-    """Return the array ``name`` ``(n,)`` of the first of rank 0's states, on all ranks. Collective."""
+    """Return the array ``name`` ``(n,)`` of rank 0's first state, on all ranks. Collective."""
     array = states[0][name] if comm.rank == 0 else np.zeros(0, np.uint8)
     # As bytes, because only rank 0 may know the type; their number tells it
     received = comm.bcast(np.ascontiguousarray(array).view(np.uint8), control=True)
@@ -224,7 +224,7 @@ def _from_first(states: Sequence[Mapping[str, object]], name: str, size: int, co
 
 
 def steps_in(states: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Return the least and the most steps of ``states``, for `_check_steps`; ValueError if one has none."""
+    """Return the least and most steps of ``states``; TypeError or ValueError for a bad number."""
     steps = [state.get(STEPS, 0) for state in states]  # those of 0.4 have none
     for number in steps:
         check_whole(f"state[{STEPS!r}]", number, 0, "steps", WHOLE, most=MOST)
@@ -232,7 +232,7 @@ def steps_in(states: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def _check_steps(rows: np.ndarray) -> None:
-    """Raise ValueError unless all ranks' states, of which each row has `steps_in`, have as many steps."""
+    """Raise ValueError unless all ranks' states have as many steps, by rows of `steps_in`."""
     least, most = int(rows[:, 0].min()), int(rows[:, 1].max())
     if least < most:
         raise ValueError(

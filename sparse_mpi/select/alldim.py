@@ -1,10 +1,10 @@
 """All-dimension selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): every row of every matrix has its own top-k.
 
-Global top-k gives all entries to the rows with the largest gradients and leaves most output channels without an update
-in most steps. Here each row has at least one entry, and the rest of k is shared out in proportion to the rows' lengths.
+Global top-k gives all entries to the rows with the largest gradients: most output channels lack an update in most
+steps. Here each row has at least one entry, and the rest of k is shared out in proportion to rows' lengths.
 
-Departs from the published program in two points: quotas add up to k instead of being rounded one by one; and entries
-above k, due to the minimum of one a row, are reported.
+Departs from the published program: quotas add up to k, not rounded one by one; entries above k, due to the minimum of
+one a row, are reported.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class _AllDimState:
 class AllDim(Selector):
     """All-dimension selection (ADTopk, HPDC'24): the largest magnitudes of every row, in proportion to its length.
 
-    Tensors of at least two dimensions are matrices of rows. Every row has at least one entry and dense tensors have all
-    of theirs, so that a small k is only nominal: `floor` is the least count.
+    Tensors of at least two dimensions are matrices of rows. Every row has at least one entry and dense tensors have
+    all, so a small k is only nominal: `floor` is the least count.
 
     Args:
-        rows: ``"output"``: each index of the first dimension is a row, that is an output channel or unit. ``"axis1"``
-            (the published program): each line along the second dimension is a row; a convolution has one for each
-            output channel and kernel position.
+        rows: ``"output"``: each index of the first dimension is a row, an output channel or unit. ``"axis1"`` (the
+            published program): each line along the second dimension is a row, one for each output channel and kernel
+            position of a convolution.
         dense: numbers of the tensors that are selected whole; None: tensors of fewer than two dimensions, but none in a
             layout of one tensor, which says nothing about structure; a flat tensor is one row then.
     """
@@ -75,9 +75,9 @@ class AllDim(Selector):
 
 
 def select_rows(x: Array, pattern: Pattern) -> SparseVector:
-    """Select the entries of largest magnitude of each row of ``x`` ``(n,)``, in the numbers of ``pattern``.
+    """Select each row's entries of largest magnitude from ``x`` ``(n,)``, in the numbers of ``pattern``.
 
-    Of equal magnitudes the lower index is taken. Entries are in index order.
+    The lower index wins a tie. Entries are in index order.
     """
     parts = []
     for together, tensors in groupby(pattern, lambda tensor: is_device(x) and _selected_together(tensor)):

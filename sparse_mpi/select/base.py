@@ -1,4 +1,4 @@
-"""The interface of a selector: dense vector in, SparseVector of about k entries out, and a state that is a value."""
+"""Interface of a selector: dense vector in, SparseVector of about k entries out, and a state that is a value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOT_ZERO = 1  # the magnitude bits that every number but zero reaches
 
 
 class Selector(ABC):
-    """The base class of all selectors, which are frozen dataclasses of hyperparameters.
+    """Base class of all selectors, which are frozen dataclasses of hyperparameters.
 
     ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, and returns
     between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)), but no fewer
-    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if fewer entries are nonzero, it
-    returns these.
+    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if too few entries are nonzero,
+    only these.
 
     A selector implements ``select``, and ``init`` if it has a state; the other members have defaults.
     """
@@ -56,20 +56,20 @@ class Selector(ABC):
 
     @property
     def shared(self) -> bool:
-        """Tell if every rank selects the same positions, so that only values need be sent."""
+        """Tell if every rank selects the same positions: only values are sent."""
         return False
 
     @property
     def patterned(self) -> bool:
-        """Tell if `pattern` and `longest` are known, and counts of entries need not be sent."""
+        """Tell if `pattern` and `longest` are known: counts of entries are not sent."""
         return False
 
     def pattern(self, k: int, state: Any) -> Pattern:
-        """Return the number of entries of each row that the next step selects: the same on every rank."""
+        """Return each row's number of entries in the next step, the same on every rank."""
         return ()
 
     def longest(self, layout: Layout, k: int) -> Pattern:
-        """Return the pattern that makes the longest message, of all steps."""
+        """Return the pattern of the longest message of all steps."""
         return ()
 
 
@@ -78,7 +78,7 @@ def _forwarded(name: str) -> Any:
 
 
 class Wrapper(Selector):
-    """A selector that delegates to another one, for subclasses that observe its selections."""
+    """A selector that delegates to another, for subclasses that observe selections."""
 
     band = _forwarded("band")
     floor = _forwarded("floor")
@@ -113,5 +113,5 @@ def most_selected(selector: Selector, layout: Layout, k: int) -> float:
 
 
 def fewest_selected(selector: Selector, k: int) -> int:
-    """Return the fewest entries that the selector returns if enough are nonzero, or k if it never returns fewer."""
+    """Return the fewest entries that the selector returns if enough are nonzero, at most k."""
     return floor(min(selector.band[0], 1) * k)

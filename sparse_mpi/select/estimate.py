@@ -1,7 +1,7 @@
-"""Selection by an estimate of the k-th magnitude: one pass if the estimate is good, exact top-k if it is not.
+"""Selection by an estimate of the k-th magnitude: one pass if good, else exact top-k.
 
-The published estimates miss k by a factor of 5 to 50 on distributions they were not made for. Here a selection is used
-only if its count lies in the selector's band.
+Published estimates miss k by a factor of 5 to 50 on other distributions than theirs. Here a selection is used only if
+its count is in the selector's band.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _ThresholdPass(NamedTuple):
 
 
 def attempt(x: Array, threshold: float, k: int, band: tuple[float, float]) -> _ThresholdPass:
-    """Select the entries of ``x`` ``(n,)`` whose magnitude reaches ``threshold``, in one pass; never zeros.
+    """Select the entries of ``x`` ``(n,)`` with magnitudes that reach ``threshold``, in one pass; never zeros.
 
     If k = n all nonzero entries are selected.
     """
@@ -60,8 +60,8 @@ def bits_of(threshold: float, x: Array) -> int:
 class Gaussian(Selector):
     """Gaussian (Shi et al., 2019): magnitudes beyond mean + deviation * Phi^-1(1 - d/2).
 
-    The published corrections (x0.5 and x1.5, at most five) leave it at 0.2 % instead of 1 % on a Laplace
-    distribution; here a count outside [2k/3, 4k/3] makes it exact top-k instead.
+    The published corrections (x0.5 and x1.5, at most five) leave it at 0.2 %, not 1 %, on a Laplace distribution; here
+    a count outside [2k/3, 4k/3] makes it exact top-k.
     """
 
     band: ClassVar[tuple[float, float]] = (2 / 3, 4 / 3)
@@ -89,11 +89,11 @@ class DGC(Selector):
 
     A count outside [0.7k, 1.3k] multiplies the threshold by 0.7 or 1.3, up to ``corrections`` times, and then makes the
     selection exact top-k. The sample is strided, as in the published program, but starts elsewhere in every step, and
-    is larger than d n where that is too few.
+    is larger than d n if that is too few.
 
     Args:
-        corrections: the most corrections of the threshold in a step.
-        seed: seed of the positions at which the samples start, an integer in ``[0, 2**64)``.
+        corrections: most corrections of the threshold in a step.
+        seed: seed of the samples' starts, an integer in ``[0, 2**64)``.
     """
 
     corrections: int = 2
@@ -135,11 +135,11 @@ class DGC(Selector):
 class RedSync(Selector):
     """RedSync (Fang et al., JPDC 2019): magnitudes beyond mean + m (max - mean), m by bisection until k to 1.75k are.
 
-    The paper stops below 2k. A pass counts and selects at once, and ends early at too many. If ``halvings`` of m do not
-    suffice (heavy tails, one huge outlier, ties) the selection is exact top-k.
+    The paper stops below 2k. A pass counts and selects, and ends early at too many. If ``halvings`` of m do not suffice
+    (heavy tails, one huge outlier, ties) the selection is exact top-k.
 
     Args:
-        halvings: the most bisections of the range of m; 10 resolve it to a thousandth.
+        halvings: most bisections of the range of m; 10 resolve a thousandth.
     """
 
     halvings: int = 10
@@ -169,8 +169,8 @@ class RedSync(Selector):
 class RedSyncTrim(Selector):
     """RedSync, trimmed (Fang et al., JPDC 2019): the k largest beyond mean + m (max - mean), m from 0.8 down by 0.2.
 
-    The first m that at least k entries pass decides. If no m does, or more than 1.75k entries pass, the selector
-    ``exact`` makes the same selection.
+    The first m that at least k entries pass decides. If none does, or more than 1.75k pass, the selector ``exact``
+    makes the same selection.
     """
 
     def select(self, x: Array, k: int, state: NoState, add: Array | None = None) -> tuple[SparseVector, NoState]:

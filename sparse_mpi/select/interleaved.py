@@ -1,7 +1,7 @@
 """Interleaved selection (ADTopk, HPDC'24, DOI 10.1145/3625549.3658678): all-dimension selection and top-k in turns.
 
 A matrix has the same number of entries either way, the sum of its rows' quotas: tensors, counts and dense tensors are
-the same in every step, and plain top-k is all-dimension selection of the matrix as a single row.
+the same in every step, and plain top-k takes the matrix as a single row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Interleaved(AllDim):
 
     Args:
         rows, dense: fields of `AllDim`.
-        always_alldim: number of matrices at the end that stay on all-dimension selection.
+        always_alldim: number of last matrices that stay on all-dimension selection.
     """
 
     always_alldim: int = 1

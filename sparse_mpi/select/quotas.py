@@ -1,4 +1,4 @@
-"""Selection by quotas: as many entries from each part of the vector, whatever its data."""
+"""Selection by quotas: equally many entries from each part of the vector."""
 
 from __future__ import annotations
 

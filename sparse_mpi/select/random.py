@@ -1,6 +1,6 @@
-"""Random selection: positions are the same on every rank and in every run, and are not sent.
+"""Random selection: positions are the same on every rank and in every run, and not sent.
 
-A counter-based generator draws them by seed and step; no global generator is used.
+A counter-based generator draws them by seed and step.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def check_seed(seed: int) -> None:
 
 
 def generator(seed: int, step: int) -> np.random.Generator:
-    """Return the generator of one step: Philox, with the step in the counter's highest word, so that none overlap."""
+    """Return a step's generator: Philox, with the step in the counter's highest word, so that none overlap."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, step]))
 
 
 def positions(n: int, k: int, seed: int, step: int) -> np.ndarray:
     """Draw k distinct positions out of n, 1 <= k <= n, in O(k) memory: ``(k,)`` int64, ascending.
 
-    The n positions are a circle, turned by a random angle and cut into k slices, each of which gives one position.
-    Every position is equally likely, and together they spread more evenly than independent ones.
+    The n positions are a circle, turned by a random angle and cut into k slices, which give one position each. Every
+    position is equally likely, and they spread more evenly than independent ones.
     """
     drawing = generator(seed, step)
     # Slice i has ``width`` positions, the first ``wider`` slices one more: draw where in its slice each position lies.

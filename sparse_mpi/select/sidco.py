@@ -1,12 +1,12 @@
 """Selection by fitting a distribution to the magnitudes, in stages (SIDCo: Abdelmoniem et al., MLSys 2021).
 
-The first stage fits all magnitudes. Each later one fits the excess of magnitudes over the threshold of the stage
-before, which is about exponential or generalised Pareto for any distribution. A stage is one pass.
+The first stage fits all magnitudes. Later ones fit the excess of magnitudes over the last threshold, which is about
+exponential or generalised Pareto for any distribution. A stage is one pass.
 
-Departs from the paper in three points. Fits omit zeros, because none of the fitted distributions has an atom at zero.
-The ratio of a later stage follows from the number of entries that really passed the stage before. A stage is added also
-where the estimates select too many, while the paper removes one: with a single stage, a heavy tail makes it select 1.5
-to 12 times k for good, and with two or three stages it fits.
+Departs from the paper in three points. Fits omit zeros, because no fitted distribution has an atom at zero. A later
+stage's ratio follows from the number of entries that really passed the last one. A stage is added also if the estimates
+select too many, while the paper removes one: with a single stage, a heavy tail makes it select 1.5 to 12 times k for
+good, and with two or three stages it fits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOLERANCE = 0.2  # least distance of the mean count over k from 1 that changes t
 
 
 class Sample(NamedTuple):
-    """The first moments of the positive numbers to which a distribution is fitted."""
+    """First moments of the positive numbers to fit."""
 
     mean: np.float64
     variance: np.float64
@@ -46,7 +46,7 @@ def pareto(sample: Sample, ratio: float) -> float:
     """Return the number that the share ``ratio`` of a generalised Pareto distribution from 0 exceeds; or NaN.
 
     The fit is by the method of moments, with q = mean^2 / variance: the scale is a = mean (q + 1) / 2, the shape -c
-    with c = (q - 1) / 2, and the result a (1 - ratio^c) / c, which tends to that of `exponential` as c tends to 0.
+    with c = (q - 1) / 2, and the result a (1 - ratio^c) / c, which tends to `exponential` as c tends to 0.
     """
     quotient = sample.mean**2 / sample.variance
     scale, c = sample.mean * (quotient + 1) / 2, (quotient - 1) / 2
@@ -57,7 +57,7 @@ def gamma(sample: Sample, ratio: float) -> float:
     """Return about the number that the share ``ratio`` of a gamma distribution exceeds; NaN if all are equal.
 
     It is -scale (ln ratio + ln Gamma(shape)), with Minka's closed approximation of the maximum-likelihood shape. The
-    quantile leaves out a factor x^(shape - 1) of the tail, and so is good for shapes near 1.
+    quantile omits a factor x^(shape - 1) of the tail, and so is good for shapes near 1.
     """
     s = np.log(sample.mean) - sample.mean_log
     if not s > 0:
@@ -68,7 +68,7 @@ def gamma(sample: Sample, ratio: float) -> float:
 
 @dataclass(frozen=True)
 class _SIDCoState:
-    """The number of stages, and the record of counts by which it is changed."""
+    """The number of stages, and the record of counts that changes it."""
 
     stages: int = ranged("[1, 64]", 1)
     calls: int = ranged("[0, many)", 0)  # selections since the number of stages was last reviewed
@@ -77,12 +77,12 @@ class _SIDCoState:
 
 @dataclass(frozen=True)
 class _SIDCo(Selector):
-    """The method common to all variants; subclasses choose the distributions of the first and the later stages.
+    """The common method; subclasses choose the distributions of the first and later stages.
 
     Args:
-        first_ratio: share of the entries that pass the first of several stages; the later ones divide the rest.
-        period: selections after which a stage is added if their mean count was off; after the most stages there is
-            one again.
+        first_ratio: share of entries that pass the first of several stages; later ones divide the rest.
+        period: selections after which a stage is added if their mean count was off; after the most stages there is one
+            again.
     """
 
     first_ratio: float = 0.25

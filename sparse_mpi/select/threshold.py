@@ -1,9 +1,9 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
 The threshold is a little below the k-th magnitude expected from the last steps. If k to about 3k/2 entries reach it,
-the k largest are among them and are picked out exactly: top-k for one read of the vector, with no estimate that drifts.
-Otherwise a sample or a histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller
-after a step that let too many pass, larger after one that let too few.
+the k largest are picked out of these exactly: top-k for one read of the vector, without drift. Otherwise a sample or a
+histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller after a step that let
+too many pass, larger after too few.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Threshold(Selector):
     def select(
         self, x: Array, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        """Select exactly k entries of ``x`` ``(n,)``, of equal magnitudes the lower index, but no zeros."""
+        """Select exactly k entries of ``x`` ``(n,)``, but no zeros; the lower index wins a tie."""
         return self.select_standardized(x, None, k, state, add)
 
     def select_standardized(
@@ -78,11 +78,10 @@ class Threshold(Selector):
 
 
 def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
-    """Return the magnitude bits expected after ``last`` and ``kth``, the k-th ones of two steps.
+    """Return the magnitude bits expected after ``last`` and ``kth``, the k-th magnitudes of two steps.
 
-    A residual grows as the root of the number of independent gradients in it. So the square of its growth g is
-    (t + 1) / t, and the next one 2 - 1 / g^2. A shrinking residual goes on. A difference that chance explains is
-    ignored.
+    A residual grows as the root of its number of independent gradients. So the square of its growth g is (t + 1) / t,
+    and the next one 2 - 1 / g^2. A shrinking residual goes on. Differences that chance explains are ignored.
     """
     integer, real, largest = _formats(dtype)
     before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]

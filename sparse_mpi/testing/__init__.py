@@ -3,7 +3,7 @@
     sparse_mpi.testing.check_algorithm(MyAlgorithm())
 
 Each check makes many `Trials`, and raises a `ConformanceError` that names the broken law, and how to repeat the trial.
-They need no test framework, and use hypothesis where it is installed.
+Checks need no test framework, and use hypothesis if installed.
 """
 
 from sparse_mpi.testing.cases import CASES, Case

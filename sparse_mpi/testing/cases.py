@@ -44,7 +44,7 @@ class Case(NamedTuple):
         return Layout.of(self.n if self.shapes is None else self.shapes)
 
     def gradient(self, dtype: Any, seed: int, rank: int, ranks: int) -> np.ndarray:
-        """Return the gradient of a rank, the same one for the same seed."""
+        """Return a rank's gradient, the same for the same seed."""
         rng = np.random.default_rng([seed, rank])
         if not isinstance(self.make, str):
             return np.asarray(self.make(rng, rank, ranks)).astype(dtype)
@@ -70,7 +70,7 @@ CASES: dict[str, Case] = {kind: Case(kind) for kind in KINDS if kind != "layers"
 
 
 def drawn(draw: Callable[[int, int], int]) -> Case:
-    """Return a case of some small tensors; ``draw`` returns a whole number between two."""
+    """Return a case of small tensors; ``draw`` returns a whole number between two."""
     shapes = tuple(tuple(draw(0, 9) for _ in range(draw(0, 3))) for _ in range(draw(0, 4)))
     layout = Layout.of((*shapes, (draw(1, 300),)))
     return Case([*KINDS][draw(0, len(KINDS) - 1)], layout.size, draw(1, layout.size), layout.shapes)

@@ -25,8 +25,8 @@ def check_algorithm(algorithm: Algorithm, trials: Trials = EVERYTHING) -> None:
     - Agreement: ``total`` has the same bytes on every rank. Nothing is lost: it is the sum of the ranks' sent entries.
     - It has the same bytes in whatever order messages come, and in a resumed run.
     - Traffic is within `bound`, if there is one; counts are within `result_band` and `selected_band`.
-    - NaN and Inf show in the total of the same step. An algorithm that chooses entries without a look at their values
-      cannot do that: leave out the cases with "nonfinite".
+    - NaN and Inf show in the total of the same step. An algorithm that chooses entries without their values cannot do
+      that: leave out the cases with "nonfinite".
     """
     algorithm = make_algorithm(algorithm, {})
     trials.hold("check_algorithm", algorithm, lambda trial: _obey(algorithm, trial))
@@ -40,7 +40,7 @@ def _obey(algorithm: Algorithm, trial: Trial) -> None:
         return SparseAllreduce(case.layout, k=case.k, comm=comm, algorithm=deepcopy(algorithm))
 
     def interrupted(comm: Comm) -> tuple[list[Step], list[Step]]:
-        """Return all steps, and the second half again by a reducer that has loaded the state before it."""
+        """Return all steps, and the second half again by a resumed reducer."""
         reducer, resumed = made(comm), made(comm)
         before = taken(reducer, case, dtype, begun)
         resumed.load_state_dict(reducer.state_dict())

@@ -23,7 +23,7 @@ BEHIND = 3  # steps after which a run is resumed
 
 
 def check_feedback(rule: Feedback, trials: Trials = ON_FEW) -> None:
-    """Raise `ConformanceError` unless the rule obeys all that `Feedback` says of its methods, with Ok-Topk."""
+    """Raise `ConformanceError` unless the rule does all that `Feedback` says, with Ok-Topk."""
     rule = make_feedback(rule, None)
     trials.hold("check_feedback", rule, lambda trial: _obey(rule, trial))
 

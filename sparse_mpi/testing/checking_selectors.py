@@ -1,4 +1,4 @@
-"""Check a selector: the form and the number of its entries, and that it is a function of vector and state."""
+"""Check a selector: form and number of entries, and that it is a function of vector and state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _obey(selector: Selector, trial: Trial) -> None:
 
 
 def _select(selector: Selector, case: Case, x: np.ndarray, add: np.ndarray, state: Any) -> Any:
-    """Take the selected entries out of ``x`` after adding ``add``; return the next state."""
+    """Add ``add`` to ``x``, take the selected entries out, and return the next state."""
     k, generators = min(case.k, case.n), _generators()
     another, copied, given, summed = deepcopy(selector), deepcopy(state), add.copy(), x + add.astype(x.dtype)
     chosen, following = selector.select(x, k, state, add)

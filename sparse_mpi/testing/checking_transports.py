@@ -19,7 +19,7 @@ COUNTERS = ("sent", "received", "messages", "control")
 def check_transport(make: Callable[[int], Any], trials: Trials = TALKS) -> None:
     """Raise `ConformanceError` unless each call of `Comm` returns and counts the same as in a `World`.
 
-    ``make(P)`` returns P ranks, with ``size`` and ``run(fn)``, which returns ``fn(comm)`` of each rank, as `World` has.
+    ``make(P)`` returns P ranks, with ``size`` and ``run(fn)``, which returns each rank's ``fn(comm)``, as a `World`.
     """
     trials.hold("check_transport", make, _obey, make)
 
@@ -32,7 +32,7 @@ def _obey(trial: Trial) -> None:
 
 
 def _talk(comm: Comm, trial: Trial) -> dict[str, Any]:
-    """Make all calls, on communicators split off this one too; return their results and their counts."""
+    """Make all calls, also on derived communicators; return results and counts."""
     found: dict[str, Any] = {}
     before = comm.traffic.copy()
     for name, group in (("", comm), (" after split", comm.split(comm.rank % 2)), (" of a duplicate", comm.duplicate())):

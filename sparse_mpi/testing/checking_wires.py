@@ -15,7 +15,7 @@ from sparse_mpi.wire import Packed, SizeBound, Wire
 
 
 def check_wire(wire: Wire, trials: Trials = ON_ONE) -> None:
-    """Raise `ConformanceError` unless the format obeys all that `Wire` says of its methods."""
+    """Raise `ConformanceError` unless the format does all that `Wire` says."""
     wire = make_wire(wire)
     trials.hold("check_wire", wire, lambda trial: _obey(wire, trial))
 

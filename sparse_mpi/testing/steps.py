@@ -1,4 +1,4 @@
-"""Steps of an algorithm with error feedback, and the laws that hold for each of them."""
+"""Steps of an algorithm with error feedback, and the laws that hold for each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 def taken(reducer: SparseAllreduce, case: Case, dtype: Any, seeds: Iterable[int], check: bool = True) -> list[Step]:
-    """Have a reducer make the steps of these seeds; `LawError` unless both laws hold, with ``check``."""
+    """Have a reducer make the steps of ``seeds``; `LawError` unless both laws hold, with ``check``."""
     seen, comm, traits = [], reducer.comm, reducer.engine.exchange.placed.traits
     for seed in seeds:
         gradient = case.gradient(dtype, seed, comm.rank, comm.size)
@@ -48,7 +48,7 @@ def dense_of(total: Any) -> np.ndarray:
 
 
 def same_bytes(a: Any, b: Any) -> bool:
-    """Tell if arrays, or tuples and lists of them, have the same types, shapes and bytes."""
+    """Tell if arrays, or tuples and lists with arrays, have the same types, shapes and bytes."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(same_bytes, a, b))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -76,7 +76,7 @@ def check_nonfinite(total: Any, algorithm: Algorithm, case: Case, finite: Any) -
 
 
 def check_counts(seen: Sequence[Sequence[Step]], algorithm: Algorithm, case: Case, dtype: Any) -> None:
-    """Traffic is within the declared bound, where there is one, and the numbers of entries are within their bands."""
+    """Traffic is within the declared bound, if any, and numbers of entries are within their bands."""
     k, ranks, layout = min(case.k, case.n), len(seen), case.layout
     limits = [(0.0, np.inf)] * 3
     try:

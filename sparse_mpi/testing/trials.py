@@ -1,4 +1,4 @@
-"""Trials: the ones of each check, their random draws, and the report of a failure."""
+"""Trials of each check, their random draws, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConformanceError(AssertionError):
 
     @staticmethod
     def of(error: Exception) -> ConformanceError:
-        """Return an error of a trial as the law that it breaks."""
+        """Return a trial's error as the law that it breaks."""
         if isinstance(error, ConformanceError):
             return error
         if isinstance(error, (DeadlockError, MismatchError)):
@@ -66,11 +66,11 @@ class Trials:
     """The trials of a check: the product of cases, ranks and seeds, cycling through dtypes, then random ones.
 
     Args:
-        ranks: numbers of ranks of a `World`; or other ranks, with ``size`` and ``run(fn)`` as a `World` has them.
+        ranks: numbers of ranks of a `World`; or other ranks, with its ``size`` and ``run(fn)``.
         cases: names in `CASES`, or a `Case` each.
         dtypes: types of gradients.
         seeds: seeds of gradients, and of all other draws of a trial.
-        examples: number of random trials: by hypothesis, where it is installed, which shrinks a failure.
+        examples: number of random trials: by hypothesis, if installed, which shrinks a failure.
     """
 
     ranks: Iterable[Any] = range(1, 9)

@@ -2,14 +2,14 @@
 
 An arriving sum is added to the rest of earlier ones. After a wait of d steps the part ``1 - s`` of the total moves the
 weight, divided by the root of the second moment, and the part ``s = beta1^(d^2)`` stays for the next arrival. With d =
-1 this is Adam's first moment; after a long wait an entry moves at once, because the wait has averaged its sum. For
-entries every d steps training is stable up to ``lr h = (2 / d) (1 + s) / (1 - s)``, h the curvature over the root: for
-d = 1 Adam's own limit.
+1 this is Adam's first moment; after a long wait, which has averaged its sum, an entry moves at once. For entries every
+d steps training is stable up to ``lr h = (2 / d) (1 + s) / (1 - s)``, h the curvature over the root: for d = 1 Adam's
+own limit.
 
 The second moment travels with the entries, see `SecondMoment`, or is estimated from arrivals, each taken as d equal
-gradients. Waiting times follow from the results, equal on all ranks, so no message is needed. An entry has arrived if
-the result has its index, also with a value of 0; all have if the result is dense or density is 1. So at density 1
-training by arrival equals torch's Adam, to rounding.
+gradients. Waiting times follow from the results, without a message. An entry has arrived if the result has its index,
+also with a value of 0; all have in a dense result or at density 1, where training by arrival equals torch's Adam, to
+rounding.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def decoupled(optimizer: Optimizer, group: State) -> bool:
 
 
 def begin_state(parameter: Any, state: State, group: State) -> None:
-    """Make the state of a parameter before its first step, or what torch's own Adam has not made of it."""
+    """Complete the state of a parameter before its first step here."""
     if "step" not in state:
         state["step"] = torch.tensor(0.0)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)

@@ -26,10 +26,10 @@ ROUNDINGS = 4  # most roundings of a gradient that is multiplied by a factor
 
 
 class AdamVector:
-    """Moves the weights of a vector's parameters, whose states in the optimizer are views of flat vectors.
+    """Moves the weights of a vector's parameters; their states in the optimizer are views of flat vectors.
 
     Args:
-        optimizer: Adam, AdamW, NAdam or RMSprop, of all or some of the parameters.
+        optimizer: Adam, AdamW, NAdam or RMSprop of some or all parameters.
     """
 
     def __init__(self, vector: GradientVector, optimizer: Optimizer) -> None:
@@ -77,7 +77,7 @@ class AdamVector:
         return moment is not None and max(moment.steps, default=0) == 1
 
     def scale(self, factor: float) -> None:
-        """Scale the first gradients, owed parts included, by ``factor``, and their second moments."""
+        """Scale the first gradients, with residuals, by ``factor``, and their second moments."""
         reducer: Any = self._vector.reducer
         for array in whole_state(reducer.feedback).values():
             array *= factor
@@ -92,7 +92,7 @@ class AdamVector:
         return 0.0 if values is None else float(values.double().square().sum())
 
     def factor(self, divisor: float) -> float | None:
-        """Return the one factor behind the reduction by which all gradients of the step were multiplied, or None."""
+        """Return the one factor that multiplied all gradients behind the reduction, or None."""
         total, now = self._vector.total, self._gradient
         if total is None or now is None or len(self._moving) < len(self._vector.parameters):
             return None
@@ -116,17 +116,17 @@ class AdamVector:
         flushed: bool,
         factors: tuple[float, float],
     ) -> list[tuple[Tensor, Tensor]]:
-        """Move the weights whose gradients have arrived, as far as Adam would have since their last arrival.
+        """Move the weights of arrived gradients as far as Adam would have since their last arrival.
 
         Args:
-            optimizer: the optimizer; its options may have changed.
-            groups: group of each of its parameters.
-            divisor: sums over the ranks are divided by it.
+            optimizer: its options may have changed.
+            groups: groups of its parameters.
+            divisor: P for means, 1 for sums.
             flushed: True where gradients are flushed residuals.
-            factors: number by which gradients were multiplied, to be taken back, and one for second moments.
+            factors: factor of gradients, to be taken back, and of second moments.
 
         Returns:
-            The parameters and their gradients. ``.grad`` becomes None, so that the optimizer's own step skips them.
+            Parameters and gradients. ``.grad`` becomes None, so that the optimizer's own step skips them.
         """
         vector, moment, moving = self._vector, self._vector.reducer.second_moment, self._moving
         gradient, self._gradient, vector.total = self._gradient, None, None
@@ -161,7 +161,7 @@ class AdamVector:
         return set_aside(moving.values())
 
     def _adopt(self, number: int, parameter: Tensor, state: State, group: State) -> None:
-        """Have the optimizer's state of a parameter be views of the flat one, made or loaded as it may be."""
+        """Turn the optimizer's state of a parameter into views of the flat one."""
         shown, own = self._shown[number], self._views[number]
         if shown and all(state.get(key) is tensor for key, tensor in shown.items()):
             return
@@ -277,7 +277,7 @@ class AdamVector:
 
 
 def _one_behind_another(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return contiguous tensors that lie one behind another in memory as one vector; None: they do not."""
+    """Return tensors as one vector if they are contiguous neighbours in memory, else None."""
     first = parts[0]
     memory, at = first.untyped_storage(), first.data_ptr()
     for part in parts:

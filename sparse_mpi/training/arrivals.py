@@ -22,18 +22,18 @@ class Arrivals:
     """Takes note of gradients as autograd has them, and says whether reductions may begin as they come.
 
     Args:
-        arrived: called with each parameter whose gradient has come.
-        passes: backward passes of which a step has the sum.
+        arrived: called with the parameter of each gradient that comes.
+        passes: backward passes that a step sums.
         overlap: True lets reductions begin as gradients come.
-        threaded: True where reductions work on a thread of their own.
+        threaded: True where reductions have a thread of their own.
 
     Attributes:
         came: number of backward passes since the last reduction, by parameter.
-        early: True as long as nothing has spoken against reductions before the step.
+        early: False once something has spoken against reductions before the step.
         grown: True if a gradient that came was added to the update of the last step.
-        overlaps: True where reductions were to begin as gradients come.
-        open: True as long as note is taken.
-        looks: number of steps still to come in which nothing begins before the step, to see whether gradients change.
+        overlaps: ``overlap`` as given.
+        open: True while note is taken.
+        looks: steps to come in which nothing begins early, to see whether gradients change.
     """
 
     def __init__(self, arrived: Callable[[Tensor], None], passes: int, overlap: bool, threaded: bool) -> None:
@@ -57,7 +57,7 @@ class Arrivals:
         self._hooks.remove()
 
     def count(self, parameter: Tensor) -> bool:
-        """Take note of a gradient; return True if it is the last one before the step."""
+        """Take note of a gradient; return True for the last one before the step."""
         self.came[parameter] += 1
         self._unstepped.arrived(parameter)
         return self.came[parameter] == self._passes
@@ -72,7 +72,7 @@ class Arrivals:
         return all(self.came[p] == self._passes or not p.requires_grad for p in bucket.parameters)
 
     def changed(self, buckets: Sequence[Bucket]) -> bool:
-        """Tell if gradients have changed since they came; asked once, in each step that looks at them."""
+        """Tell if gradients have changed since they came; asked once in each step that looks."""
         if not self.looks:
             return False
         self.looks -= 1
@@ -80,7 +80,7 @@ class Arrivals:
         return max(self.came.values(), default=0) > self._passes or any(bucket.touched for bucket in buckets)
 
     def begin_late(self, tells: bool) -> None:
-        """Have later reductions begin in the step, and log that once where this rank ``tells``."""
+        """Have later reductions begin in the step, and log that once if this rank ``tells``."""
         if self.early and tells:
             LOGGER.warning(CHANGED)
         self.early = False

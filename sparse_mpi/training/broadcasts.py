@@ -21,8 +21,8 @@ def broadcast_parameters(params: object, root_rank: int = 0, comm: object = None
     """Overwrite tensors with their values on ``root_rank``, so that a model starts equal on all ranks. Collective.
 
     Args:
-        params: ``model.state_dict()``, whose other values stay, or ``model.named_parameters()``.
-        root_rank: the rank whose values are sent.
+        params: ``model.named_parameters()`` or ``model.state_dict()``; its other values stay.
+        root_rank: source rank.
         comm: mpi4py communicator, process group or `Comm`; None: all ranks of the job, see `as_comm`.
 
     Raises:
@@ -46,14 +46,14 @@ def broadcast_optimizer_state(
 ) -> None:
     """Load state and options of ``optimizer`` on ``root_rank`` on all ranks. Collective.
 
-    A state belongs to parameters by their place in the groups: where names are known, these must be the same. A
-    `DistributedOptimizer` knows them, and one of torch that was made with ``model.named_parameters()``.
+    States belong to parameters by their place in the groups: known names must be the same. A `DistributedOptimizer`
+    knows them, or one of torch made with ``model.named_parameters()``.
 
     Args:
         optimizer: torch optimizer, with the same groups on all ranks.
-        root_rank: the rank whose state is sent.
+        root_rank: source rank.
         comm: see `broadcast_parameters`.
-        named_parameters: ``model.named_parameters()``, to compare names that the optimizer does not know.
+        named_parameters: ``model.named_parameters()``, where the optimizer does not know them.
 
     Raises:
         TypeError, ValueError: bad arguments, other groups on a rank, or a state that ``torch.load(weights_only=True)``
@@ -90,7 +90,7 @@ def _members(group: Mapping[str, Any]) -> list[tuple[Tensor, str]]:
 
 
 def broadcast_tree(tree: object, comm: Comm, root_rank: int = 0) -> Any:
-    """Return the root's ``tree`` of numbers, texts and tensors on all ranks; other ranks' is ignored."""
+    """Return the root's ``tree`` of numbers, texts and tensors on all ranks."""
     own = packed(tree) if comm.rank == root_rank else np.zeros(0, np.uint8)
     return unpacked(np.asarray(comm.bcast(own, root_rank)))
 

@@ -22,7 +22,7 @@ def largest_bucket(bucket_cap_mb: float | str | None, parameters: Collection[Ten
     """Return the most that a bucket of these parameters holds, in 10^6 bytes; resolves "auto".
 
     Raises:
-        TypeError, ValueError: it is neither a number above 0, None nor "auto".
+        TypeError, ValueError: no number above 0, None or "auto".
     """
     if bucket_cap_mb is None:
         return None
@@ -37,10 +37,10 @@ def largest_bucket(bucket_cap_mb: float | str | None, parameters: Collection[Ten
 
 
 def cut(parameters: Sequence[Tensor], max_bytes: float) -> list[list[Tensor]]:
-    """Cut parameters into buckets, in about the order in which a backward pass finishes them: the last come first.
+    """Cut parameters into buckets, about as a backward pass finishes them: the last come first.
 
-    A bucket holds neighbours of one dtype and device, in the order of ``parameters``, and at most ``max_bytes`` unless
-    it is a single parameter. The last bucket holds an eighth of that: no backward pass is left to hide its reduction.
+    A bucket holds neighbours of one dtype and device, in the order of ``parameters``, and at most ``max_bytes``, or one
+    parameter. The last bucket holds ``max_bytes / 8``: no backward pass is left to hide its reduction.
     """
     # The model's first parameters get their gradients last
     first = _leading(parameters, max_bytes / 8)
@@ -85,7 +85,7 @@ class Bucket:
 
     @cached_property
     def flat(self) -> Tensor:
-        """Return the gradient, and then the result ``(n,)``, made when the first part of it is collected."""
+        """Return the gradient, and then the result ``(n,)``, made on first use."""
         return torch.zeros(self.reducer.layout.size, dtype=self.parameters[0].dtype, device=self.parameters[0].device)
 
     @cached_property
@@ -105,11 +105,10 @@ class Bucket:
     @property
     @torch.no_grad()
     def changed(self) -> bool:
-        """Tell if a gradient that was taken ``apart`` has changed since, by its bits.
+        """Tell if a gradient taken ``apart`` has changed since, by its bits.
 
-        Of a large gradient only a sample of runs of entries is compared, another one in each step, unless torch has
-        counted a change: what ``.data`` or NumPy changes in a single run is seen with odds of 1 to 31, and in 64 kB for
-        sure.
+        Unless torch has counted a change, only a sample of a large gradient's runs is compared, another one in each
+        step: what ``.data`` or NumPy changes in a single run is seen with odds of 1 to 31, and in 64 kB for sure.
         """
         now: list[Tensor] = []
         taken: list[Tensor] = []
@@ -129,7 +128,7 @@ class Bucket:
 
     @property
     def touched(self) -> bool:
-        """Tell if a gradient that was taken ``apart`` has `changed` since, or torch has counted a change."""
+        """Tell if a gradient taken ``apart`` has `changed`, or torch has counted a change."""
         own = [(parameter, parameter.grad) for parameter in self._taken if parameter.requires_grad]
         return any(g is None or not (g.is_sparse or self._known(p, g)) for p, g in own) or self.changed
 
@@ -146,7 +145,7 @@ class Bucket:
     def take(self, parameters: Collection[Tensor], apart: bool = False) -> None:
         """Copy ``.grad`` of ``parameters`` to the buffer; None is zero.
 
-        It lies in the buffer afterwards, or ``apart`` from it, so that a change of it shows.
+        ``.grad`` then lies in the buffer, or ``apart``, so that a change shows.
         """
         into: list[Tensor] = []
         copied: list[Tensor] = []

@@ -23,18 +23,18 @@ from sparse_mpi.training.step_pass import Pass, finished
 class BucketPass:
     """Reduces buckets and tables: some buckets as gradients come, the rest in the step.
 
-    A bucket may start when all its gradients have come and all buckets before it are started; the last one waits for
-    the step, so that in it the ranks agree whether any gradient has changed since. If one has, all are reduced anew.
+    A bucket may start when its gradients have come and all buckets before it have started; the last waits for the step,
+    in which the ranks agree whether a gradient has changed since. If so, all are reduced anew.
 
     Args:
         arrivals: gradients that have come since the last reduction.
         scale: `LossScale`, where there is a loss scaler.
-        average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
+        average: True for the mean over the ranks in ``.grad``, False for the sum.
 
     Attributes:
-        max_norm: norm to which the mean of all gradients together is clipped; None: to none.
-        totals: sums of the last reduction, without a step along them yet; None: there are none.
-        overflowed: True if a gradient of the last step was not finite on some rank, and nothing was reduced.
+        max_norm: clip norm of the mean of all gradients together; None: no clipping.
+        totals: sums of the last reduction, without a step along them yet; None: none.
+        overflowed: True if the last step was not reduced: a gradient was not finite on some rank.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class BucketPass:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """Have nothing under way behind an error, whose first difference ends all on all ranks."""
+        """Have nothing under way behind an error; differences between ranks end all, see `Pass.open`."""
         self.reductions.open(self._comm)
         try:
             yield
@@ -90,7 +90,7 @@ class BucketPass:
                 self.reductions.end()
 
     def wait(self) -> None:
-        """Wait for all under way. Other ranks may be in another call behind fewer of them, which then fail on all."""
+        """Wait for all under way. If others began fewer before another call, the rest fails on all."""
         try:
             finished(place.vector.handle.wait for place in self.reductions.begun if place.vector.handle is not None)
         except Exception:
@@ -98,12 +98,12 @@ class BucketPass:
             raise
 
     def withdraw(self) -> None:
-        """Withdraw all reductions under way, on all ranks alike; their gradients are still to be reduced."""
+        """Withdraw all reductions under way, on all ranks alike; gradients stay to be reduced."""
         self.reductions.abandon()
         self._begun = 0
 
     def abandon(self) -> None:
-        """Withdraw all reductions under way, and forget what has come."""
+        """`withdraw`, and forget what has come."""
         self.withdraw()
         self._arrivals.forget()
 
@@ -145,7 +145,7 @@ class BucketPass:
 
         Args:
             options: options of `GradientVector.start`.
-            problem: text of an error that all ranks are to raise; None: there is none.
+            problem: error text for all ranks to raise; None: no error.
 
         Returns:
             Sums of the buckets; an empty list, with `overflowed`, if the step is left out.
@@ -204,7 +204,7 @@ class BucketPass:
         return self._bucketing.all[begun].reducer.engine if self._bucketing.all else self._tables
 
     def _begin_rest(self, waiting: list[Bucket], scale: float, options: Mapping[str, Any]) -> float:
-        """Begin the buckets that wait, times a factor that clips the whole gradient, and return that."""
+        """Begin the ``waiting`` buckets, times the factor that clips the whole gradient; return it."""
         factor = 1.0
         if self.max_norm is not None:
             norm = self._gradients.live.norm_of_mean([bucket.flat for bucket in self._bucketing.all], self.max_norm)

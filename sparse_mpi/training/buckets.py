@@ -1,4 +1,4 @@
-"""The parameters of an optimizer in buckets, and those whose gradients are sparse tensors: `Buckets`."""
+"""An optimizer's parameters in buckets, or tables where gradients are sparse tensors: `Buckets`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from sparse_mpi.training.sparse_gradients import SparseGradients
 
 
 class Buckets(ReplicatedState):
-    """Parameters in buckets, in the order in which they are reduced.
+    """Parameters in buckets, in the order of their reduction.
 
     Gradients that are sparse tensors on any rank leave the buckets before the first step, see `SparseGradients`.
 
     Args:
-        names: names of parameters and of later ones, for life, in the order in which the model uses them.
-        tables: takes parameters whose gradients are sparse tensors.
+        names: names of present and later parameters, in the model's order.
+        tables: parameters with sparse tensors as gradients.
         max_bytes: most bytes of a bucket.
-        k: entries per step of all buckets together; None: shares are given.
+        k: entries per step of all buckets; None: shares are given.
 
     Attributes:
-        all: list that stays the same, in the order in which buckets are reduced.
+        all: buckets in the order of reduction; stays the same list.
         parameters: parameters that are reduced, by name.
-        unseen: parameters of which no rank has seen a gradient yet, and their names.
-        share: share of a bucket's entries to send, once parameters have left; None: each bucket has its k.
+        unseen: parameters without a gradient on any rank yet, and their names.
+        share: share of a bucket's entries to send, once parameters have left; None: each has its k.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Buckets(ReplicatedState):
         return self._of.get(parameter)
 
     def settled(self, bucket: Bucket) -> bool:
-        """Tell if all gradients of a bucket have been seen, so that none leaves any more."""
+        """Tell if all gradients of a bucket have been seen, so that none leaves."""
         return not self.unseen or self.unseen.keys().isdisjoint(bucket.parameters)
 
     def new(self, own: Collection[Tensor]) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class Buckets(ReplicatedState):
         return {name: parameter for parameter, name in self.names.items() if parameter in new}
 
     def add(self, named: Mapping[str, Tensor]) -> None:
-        """Reduce `new` parameters, too, or raise the errors of `in_one_order`. Collective."""
+        """Reduce `new` parameters, too. Collective; raises as `in_one_order`."""
         ordered = partial(in_one_order, named)
         ranks = self._gradients.live
         # Making a reduction starts no thread
@@ -127,7 +127,7 @@ class Buckets(ReplicatedState):
             self.rebuild()
 
     def learn_kinds(self) -> None:
-        """Learn the kinds of gradients that have not been seen, from all ranks. Collective."""
+        """Learn the kinds of unseen gradients from all ranks. Collective."""
         ranks = self._gradients.live
         # Another rank may have new parameters to add, or none any more of which nothing is known
         names = [*self.unseen.values()]

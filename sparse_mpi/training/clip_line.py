@@ -26,17 +26,17 @@ NONE = (
 class ClipLine:
     """Recognises a clip by the one factor that multiplies all gradients behind their reduction.
 
-    Gradients are clipped before the selection from then on, to the norm that the factor tells, unless the next factor
-    tells another norm: then it is no clip. In the first step of training the factor scales all: what is owed, and
-    second moments. In later steps it is taken back, for Adam's step does not depend on the scale of all gradients.
+    From then on gradients are clipped before the selection, to the norm that the factor tells, unless the next one
+    tells another: then it is no clip. In the first step of training the factor also scales residuals and second
+    moments; later it is taken back, because Adam's step does not depend on the scale of all gradients.
 
     Args:
-        clips: True where they are clipped before the selection already.
-        clip: clips them to a norm of their mean from now on, None: to none; without it each vector by itself.
-        over_shards: returns the sum of an array over the processes that have a shard each; None: there are no others.
+        clips: True where gradients are clipped before the selection already.
+        clip: sets the clip norm of the mean, None: no clipping; by default each vector's own.
+        over_shards: returns the sum of an array over the processes of all shards; None: no shards.
 
     Attributes:
-        limit: norm that was recognised; None: there was none yet.
+        limit: recognised norm; None: none yet.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ClipLine:
         self._norm = 0.0  # norm at which the limit was recognised
 
     def factors(self, vectors: Sequence[AdamVector], divisor: float) -> tuple[float, float]:
-        """Return factors of this step: of gradients, to be taken back, and of second moments that travelled."""
+        """Return this step's factors of gradients, to be taken back, and of second moments that travelled."""
         found = [own.factor(divisor) for own in vectors if own.moves]
         factors = [one for one in found if one is not None]
         mixed = len(factors) < len(found) or max(factors, default=0.0) > min(factors, default=0.0) * (1 + ALIKE)

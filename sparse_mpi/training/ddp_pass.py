@@ -33,12 +33,12 @@ class DDPBuckets:
     """Gradients of a vector in parts of DDP's buckets: the `Place` of DDP's hook.
 
     Args:
-        parts: gradients of the vector's parameters in DDP's buckets; or one bucket ``(n,)`` of all.
-        used: parameters whose gradients have grown since the last reduction.
+        parts: gradients by parameter in DDP's buckets; or one bucket ``(n,)``.
+        used: parameters with gradients that have grown since the last reduction.
 
     Attributes:
-        views: parameters whose gradients are views of DDP's buckets, and these.
-        viewed: True where DDP has gradients that are views of its buckets.
+        views: parameters with views of DDP's buckets as gradients, and the views.
+        viewed: True where DDP's gradients are views of its buckets.
     """
 
     def __init__(self, vector: GradientVector, parts: Sequence[Tensor], used: Collection[Tensor]) -> None:
@@ -85,7 +85,7 @@ class BackwardPass:
 
     Args:
         before: names of the last pass's buckets: a bucket that recurs becomes a vector.
-        used: parameters whose gradients have grown since the last reduction.
+        used: see `DDPBuckets`.
         options: options of `SparseAllreduce.start`.
 
     Attributes:
@@ -148,8 +148,8 @@ class BackwardPass:
     def finish(self) -> StepReport | None:
         """Reduce the rest, once all buckets are there, and give DDP the means.
 
-        Returns None, and DDP gets NaN, if a gradient of some rank was not finite, and nothing was reduced. Raises the
-        first error of a reduction, with nothing under way.
+        Returns None, and DDP gets NaN, if a gradient of some rank was not finite. Raises the first error of a
+        reduction, with nothing under way.
         """
         scale, comm = self._order.loss_scale() if self._order.scaled else 1.0, self._gradients.comm
         if self._order.scaled:
@@ -184,7 +184,7 @@ class BackwardPass:
         return combined([*(vector.reducer.report for vector in vectors), tables and tables.report])
 
     def _regroup(self) -> None:
-        """Reduce gradients of buckets that are no vectors in unused vectors, if they fit; else as they are."""
+        """Reduce buckets that are no vectors in unused vectors, if they fit; else as they are."""
         begun = {place.vector for place in self._begun}
         absent = [vector for vector in self._gradients if vector not in begun]
         parts: dict[str, Tensor] = {}
@@ -204,7 +204,7 @@ class BackwardPass:
 
 
 def plain_mean(buffer: Tensor, comm: Comm) -> torch.futures.Future[Tensor]:
-    """Return the dense mean of a bucket, in its own buffer; of sparse tensors row by row. Collective."""
+    """Return a bucket's dense mean in its own buffer; of sparse tensors row by row. Collective."""
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     if buffer.is_sparse:
         own = staged(buffer, buffer, buffer.sparse_dim())
@@ -216,7 +216,7 @@ def plain_mean(buffer: Tensor, comm: Comm) -> torch.futures.Future[Tensor]:
 
 
 def names_of_bucket(bucket: Any, names: Mapping[Tensor, str]) -> Names:
-    """Return the names of the parameters of a bucket of DDP; ValueError if ``names`` lacks one."""
+    """Return the names of a DDP bucket's parameters; ValueError if ``names`` lacks one."""
     for parameter in bucket.parameters():
         if parameter not in names:
             raise ValueError(

@@ -31,25 +31,25 @@ else:
 class SparseState(Door):
     """The state of `sparse_hook` on one rank, for the whole training. Making one is collective.
 
-    If the process group is not initialised yet, the ranks meet, and compare arguments, in the first step. A copy does
-    so too, in the default group, with the same residuals.
+    Before the process group is initialised the ranks meet, and compare arguments, in the first step; so does a copy, in
+    the default group, with the same residuals.
 
     Args:
         named_parameters: ``model.named_parameters()`` of the model that DDP wraps; checkpoints use these names.
         density, algorithm, feedback, options: arguments of `SparseAllreduce`, for each bucket; ``clip_norm`` and
-            ``nonfinite`` are options. Its default, ``"skip"``, leaves out a step in which a gradient of any rank has
-            NaN or Inf: ``.grad`` is NaN, residuals have no trace, and an ``optimizer`` that is given does not step.
+            ``nonfinite`` are options. The default ``nonfinite="skip"`` leaves out a step in which a gradient of any
+            rank has NaN or Inf: ``.grad`` is NaN, residuals stay, and a given ``optimizer`` does not step.
         optimizer: torch optimizer of these parameters, which steps by ``momentum``; of a ZeroRedundancyOptimizer pass
-            ``.optim``. None: optimizers get the plain means, as with ``momentum="local"``.
+            ``.optim``. None: as ``momentum="local"``.
         momentum: mode of `DistributedOptimizer`. Unless it is "local" one backward pass reduces before each step.
-        comm: a communicator or process group of the ranks of the model's process group, in its order; duplicated. None:
+        comm: communicator or process group with the ranks of the model's process group, in its order; duplicated. None:
             all ranks of the job, see `as_comm`.
-        dense_steps: number of dense steps at the beginning.
-        scaler: the ``torch.amp.GradScaler`` in use, if any. A step in which a gradient of any rank overflows leaves no
-            trace; reductions begin when the last bucket is there.
+        dense_steps: number of dense first steps.
+        scaler: the ``torch.amp.GradScaler`` in use, if any. A step with an overflow on any rank leaves no trace;
+            reductions wait for the last bucket.
 
     Raises:
-        TypeError, ValueError: bad arguments, arguments that differ between ranks, or a process group that is not
+        TypeError, ValueError: bad arguments, other ones on another rank, or a process group that is not
             MPI.COMM_WORLD's; raised on every rank.
     """
 
@@ -104,7 +104,7 @@ class SparseState(Door):
         return vars(self) | anew
 
     def _meet(self, prepare: Callable[[], object] = lambda: None) -> None:
-        """Have the ranks compare their arguments, after ``prepare()``, unless they have; collective then."""
+        """Have the ranks compare arguments, after ``prepare()``, unless they have; collective then."""
         if self._met:
             return
         if self._given is None and not dist.is_initialized():
@@ -146,11 +146,11 @@ class SparseState(Door):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore this rank's `state_dict`, on the same number of ranks, before the first step. Collective.
 
-        DDP may have other buckets now: in the first step after this, gradients are regrouped into the buckets of
-        ``state``; if DDP stays with its new buckets, their state moves there.
+        If DDP has other buckets now, gradients of the next step are regrouped into the buckets of ``state``; if DDP
+        stays with its new ones, their state moves there.
 
         Raises:
-            ValueError: it is of other parameters, or was saved with other arguments; raised on every rank.
+            ValueError: it is of other parameters or arguments; raised on every rank.
         """
         super().load_state_dict(state)
 
@@ -207,9 +207,9 @@ class SparseState(Door):
 def sparse_hook(state: SparseState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Reduce a bucket sparsely; its mean over the ranks comes back in the bucket's own buffer, dtype and device.
 
-    Half precision is added up in float32. In ``model.join()`` a rank without inputs goes on to send its residuals, and
-    means are over all ranks. Momentum applied by ``state`` stays equal on all ranks; momentum in an optimizer, also of
-    weight decay, does not.
+    Half precision is added up in float32. In ``model.join()`` a rank without inputs still sends residuals, and means
+    are over all ranks. Momentum applied by ``state`` stays equal on all ranks; momentum in an optimizer, also of weight
+    decay, does not.
 
     DDP fails where a sparse embedding has no gradient on some rank; `DistributedOptimizer` does not.
 

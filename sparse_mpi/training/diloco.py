@@ -43,33 +43,33 @@ WITHIN = "weights must not be loaded within globally(), behind which a rank has 
 class DiLoCo(Door):
     """Local steps of ``inner_optimizer``, and joint steps of ``outer_optimizer`` on all ranks.
 
-    Making one is collective. Every rank must take the same number of steps: a loss scaler that skips a step on one rank
-    only would make the others wait. docs/guides/local-steps.md has a loop of training.
+    Making one is collective. Every rank must take the same number of steps: a loss scaler that skips one on some ranks
+    would make the others wait. docs/guides/local-steps.md has a training loop.
 
     Args:
-        model: the same on all ranks; parameters and buffers become rank 0's. Parameters that need gradients now are
-            shared; make another `DiLoCo` when others are unfrozen. Buffers stay each rank's own afterwards. Weights
-            that all ranks load into the model, or a part of it, become global ones, for which nothing is owed.
+        model: the same on all ranks; parameters and buffers become rank 0's, buffers each rank's own again from then
+            on. Parameters that need gradients now are shared; make another `DiLoCo` when others are unfrozen. Weights
+            that all ranks load, also in part, become global ones, for which nothing is owed.
         inner_optimizer: any torch optimizer of the model's parameters that reduces nothing.
-        outer_optimizer: another one of these, which has the global parameters from then on; usual is SGD with
-            Nesterov's momentum of 0.9 and a rate of 0.7.
+        outer_optimizer: another such one, for the global parameters; usual is SGD with Nesterov's momentum of 0.9 and a
+            rate of 0.7.
         sync_every: H, inner steps between two synchronisations of a fragment; a multiple of ``fragments``.
-        density, algorithm, feedback, clip_norm, options: how outer gradients are reduced, see `SparseAllreduce`, which
-            has ``k`` and ``nonfinite`` too. Feedback ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
+        density, algorithm, feedback, clip_norm, options: arguments of `SparseAllreduce` for outer gradients, also ``k``
+            and ``nonfinite``. Feedback ``"leaky"`` is SparseLoCo's; ``"residual"`` loses nothing.
         fragments: parts of the model, of about the same size, synchronised in turns.
         fragment_sync_delay: inner steps in which an outer gradient is reduced in the background; fewer than
             ``sync_every / fragments``. With 0 all wait for it.
-        fragment_update_alpha: the share of its own parameters that a rank mixes into arriving global ones; with 0 the
-            inner steps of the delay have no effect. The share counts again in the next outer gradient, and in sparse
-            ones waits in the residual too: use it with dense ones only. None, beyond torchft, preserves the steps of
-            the delay by adding the change of the global parameters; nothing counts twice.
-        dense_steps: number of dense synchronisations of each fragment at the beginning.
-        comm: as for `DistributedOptimizer`, with options of `ElasticAllreduce` where it is a `Team`. The steps of a
-            lost rank since its last outer gradient are lost with it.
+        fragment_update_alpha: share of its own parameters that a rank mixes into arriving global ones; with 0 the inner
+            steps of the delay are lost. The share counts again in the next outer gradient, and in a sparse one waits in
+            the residual too: use it with dense ones only. None, beyond torchft, adds the change of the global
+            parameters: the steps of the delay count once.
+        dense_steps: number of dense first synchronisations of each fragment.
+        comm: ranks, see `DistributedOptimizer`; a `Team` takes options of `ElasticAllreduce`. Steps of a lost rank
+            since its last outer gradient are lost.
 
     Attributes:
-        steps: number of inner steps so far; ``synchronizations``: that of synchronisations of fragments.
-        check_every: synchronisations of a fragment of which one asserts both laws, 0 for never.
+        steps, synchronizations: numbers of inner steps, and of synchronisations of fragments, so far.
+        check_every: one in so many synchronisations of a fragment asserts both laws, 0 for never.
         seconds: time of synchronisation in the last inner step.
 
     Raises:
@@ -152,10 +152,7 @@ class DiLoCo(Door):
         self._remove()
 
     def detach(self) -> None:
-        """Follow the inner optimizer no longer. Work under way is dropped; `synchronize` before to apply it.
-
-        Collective; without an agreement where an exception leaves the context.
-        """
+        """Follow the inner optimizer no longer, and drop work under way: `synchronize` before. Collective."""
         super().detach()
         self._remove()
 
@@ -176,14 +173,14 @@ class DiLoCo(Door):
 
     @property
     def report(self) -> StepReport | None:
-        """Return this rank's report of the synchronisations in the last inner step or call, if any."""
+        """Return this rank's report of synchronisations in the last inner step or call, if any."""
         return combined(self._reports)
 
     @contextmanager
     def globally(self) -> Iterator[None]:
         """Have the model hold the global parameters, equal on all ranks, in this context.
 
-        For an evaluation, or to save the model. Afterwards the model has this rank's own parameters again, to the bit.
+        For an evaluation or saving. Afterwards the model has this rank's own parameters again, to the bit.
         """
         self._take_loaded()
         with ExitStack() as stack:
@@ -195,7 +192,7 @@ class DiLoCo(Door):
             yield
 
     def synchronize(self) -> None:
-        """Synchronise every fragment that has moved, now, whatever its turn. Collective.
+        """Synchronise every fragment that has moved, whatever its turn. Collective.
 
         Afterwards all ranks have the global parameters; residuals remain, see `flush`.
 
@@ -259,7 +256,7 @@ class DiLoCo(Door):
         self.seconds = perf_counter() - began
 
     def _take_loaded(self) -> None:
-        """Go on from weights that were loaded into the model since the last step, on all ranks alike."""
+        """Go on from weights that all ranks have loaded since the last step."""
         if loaded := self._loads.taken():
             for fragment in self.fragments:
                 fragment.begin_anew(loaded)
@@ -274,7 +271,7 @@ class DiLoCo(Door):
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state without the model's buffers, as plain values and tensors; between steps.
 
-        This waits for an outer gradient under way. Values equal on all ranks are in rank 0's state only.
+        Waits for an outer gradient under way. Rank 0's state alone has the values equal on all ranks.
         """
         self._take_loaded()
         return self._snapshot.taken(self.steps, self.synchronizations)
@@ -282,13 +279,13 @@ class DiLoCo(Door):
     def take_over(self, states: Sequence[dict[str, Any]], ranks: int) -> None:
         """Restore the states of ``ranks`` ranks, on any number P of ranks. Collective.
 
-        On another number than before all start from the global parameters. The old ranks' movement since then joins
-        their residuals, scaled by the ratio of the numbers of ranks, as means are over fewer or more; a feedback rule
-        without residuals loses it. New ranks have the inner optimizer of rank 0.
+        On another number all start from the global parameters. The old ranks' movement since then joins their
+        residuals, scaled by the ratio of the numbers of ranks; a feedback rule without residuals loses it. New ranks
+        have rank 0's inner optimizer.
 
         Args:
-            states: of the old ranks r, r + P, r + 2 P, ... on rank r, as `checkpoint.load` deals them out.
-            ranks: the number of old ranks.
+            states: states of old ranks r, r + P, r + 2 P, ... on rank r, as `checkpoint.load` deals them out.
+            ranks: number of old ranks.
 
         Raises:
             ValueError: a state is of other fragments or another schedule, or as for `SparseAllreduce.take_over`; raised

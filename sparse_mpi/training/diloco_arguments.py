@@ -79,7 +79,7 @@ def trained_parameters(model: nn.Module, inner: Optimizer, outer: Optimizer) -> 
 
 
 def order_groups(optimizer: Optimizer, model: nn.Module, comm: Comm) -> None:
-    """Put the parameters of each group into the order of the first rank, by which states are saved. Collective.
+    """Put the parameters of each group into the first rank's order, by which states are saved. Collective.
 
     Raises:
         ValueError: ranks have other names in a group; raised on every rank.
@@ -98,7 +98,7 @@ def order_groups(optimizer: Optimizer, model: nn.Module, comm: Comm) -> None:
 
 
 def cut(parameters: dict[str, Tensor], fragments: int) -> list[Names]:
-    """Cut parameters into fragments of neighbours, of about equal sizes and none empty; return their names."""
+    """Return the names of fragments of neighbours, of about equal sizes and none empty."""
     names = tuple(parameters)
     ends = torch.tensor([p.numel() for p in parameters.values()]).cumsum(0)  # elements up to and with each parameter
     cuts = [0]

@@ -1,4 +1,4 @@
-"""Notice weights that are loaded into a model whose parameters move by a common copy: `LoadedWeights`."""
+"""Notice weights that are loaded into the model of a `DiLoCo`: `LoadedWeights`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASSIGNS = (
 
 
 class _LoadHook:
-    """torch's hook before a module loads a state; it keeps nobody alive, and in a copy of the module calls nobody."""
+    """torch's hook before a module loads a state; keeps nobody alive, and calls nobody in a copy of the module."""
 
     def __init__(self, loading: Callable[..., None] | None = None) -> None:
         self._loading = None if loading is None else WeakMethod(loading)
@@ -32,10 +32,10 @@ class _LoadHook:
 
 
 class LoadedWeights:
-    """Finds ``parameters`` that ``load_state_dict`` of ``model``, or of a part of it, has changed.
+    """Finds ``parameters`` that ``load_state_dict`` of ``model`` or of its modules has changed.
 
     Attributes:
-        refused: why nothing may be loaded now, if so.
+        refused: reason why nothing may be loaded now, if so.
     """
 
     def __init__(self, model: nn.Module, parameters: Iterable[Tensor]) -> None:

@@ -19,7 +19,7 @@ from sparse_mpi.training.named_gradients import NamedGradients, names_in
 
 @dataclass(frozen=True)
 class DiLoCoSnapshot:
-    """Takes and deals out the state of local steps; a state can be loaded if it has the same ``schedule``."""
+    """Takes and deals out the state of local steps, always of one ``schedule``."""
 
     gradients: NamedGradients
     fragments: list[Fragment]

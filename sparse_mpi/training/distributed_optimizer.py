@@ -30,7 +30,7 @@ Sum: str = "sum"
 
 
 class ReducingOptimizer(Optimizer):
-    """What type checkers know of the optimizer that `DistributedOptimizer` returns, which keeps its own class.
+    """The result of `DistributedOptimizer` to type checkers; the optimizer keeps its own class.
 
     Attributes:
         reduction: reduces the gradients, and has the verbs of a door.
@@ -70,60 +70,56 @@ def DistributedOptimizer(
     """Have ``optimizer`` step along the gradients of all ranks from now on, and return it: the same object. Collective.
 
     A step reduces ``.grad`` as it is then. From the third step on reductions start during the backward pass, if in the
-    first two nothing has changed gradients between their pass and the step. Gradients that are sparse tensors, as from
-    ``nn.Embedding(sparse=True)``, are added up exactly, row by row, and stay sparse, for optimizers that take them.
-    ``k``, ``density``, ``algorithm`` and ``feedback`` are for the others. docs/guides/calls.md has all orders of calls.
+    first two no gradient has changed between its pass and the step. Gradients that are sparse tensors, as from
+    ``nn.Embedding(sparse=True)``, are added up exactly, row by row, and stay sparse; ``k``, ``density``, ``algorithm``
+    and ``feedback`` are for the others. docs/guides/calls.md has all orders of calls.
 
     Args:
-        optimizer: any torch optimizer. Torch's hooks on its steps do the work, so schedules, loggers and scalers go on
-            as before.
-        named_parameters: ``model.named_parameters()``, in any order: gradients are added up by name, also those of
-            frozen parameters and of groups that come later. The default is the optimizer's order.
-        k: the number of the gradient's entries that a rank may send in a step.
+        optimizer: any torch optimizer; schedules, loggers and scalers go on as before.
+        named_parameters: ``model.named_parameters()``, in any order: gradients are added up by name, also of frozen
+            parameters and later groups. The default is the optimizer's order.
+        k: number of the gradient's entries that a rank may send in a step.
         density: k as a fraction of all entries; if neither is given 0.01, and 0.0275 with elect, or 0.021 where a
             second moment travels, for the same number of bytes.
         comm: mpi4py communicator, process group or `Comm`, which is duplicated; None: all ranks of the job, see
-            `as_comm`. With a `Team` the others go on when some ranks are lost, see `sparse_mpi.fault_tolerance`;
-            options of `ElasticAllreduce` may be given too then.
+            `as_comm`. With a `Team`, which takes options of `ElasticAllreduce` too, the others go on when ranks are
+            lost, see `sparse_mpi.fault_tolerance`.
         algorithm: a name in `ALGORITHMS`, or an instance, see `sparse_allreduce`. The default for training is elect,
-            whose accuracy docs/explanation/accuracy.md shows; for bare sums it is oktopk. ``compression`` is Horovod's
-            name for it.
+            see docs/explanation/accuracy.md; for bare sums it is oktopk. ``compression`` is Horovod's name.
         feedback: see `SparseAllreduce`.
-        clip_norm: the L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and
-            applied before the reduction, see `SparseAllreduce`. With ``overlap=False`` or ``bucket_cap_mb=None`` it is
-            the norm of the whole gradient, else of each bucket by itself.
+        clip_norm: L2 norm to clip the reduced gradient to, the mean or with ``op="sum"`` the sum; estimated and applied
+            before the reduction, see `SparseAllreduce`. With ``overlap=False`` or ``bucket_cap_mb=None`` it is the norm
+            of the whole gradient, else of each bucket by itself.
         nonfinite: ``"skip"`` leaves out a step in which a gradient of any rank has NaN or Inf, on all ranks, without a
             trace in residuals, moments and weights: ``.grad`` is NaN then, `report` counts it, and rank 0 logs it.
-            ``"keep"`` and ``"raise"`` are those of `SparseAllreduce`.
-        momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to each arriving sum, also if it
-            arrives late. For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see
-            `GlobalMomentum` and `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for late sums, 0.8 for
-            0.9, and below a density of 1 % lets residuals fade unless ``feedback`` is an instance, see
-            `optimizer_rule`. For Adam, AdamW, NAdam and RMSprop ``"second-moment"``: ranks vote in units of the second
-            moment of their own gradients, which travels with the entries, for a byte each, and is remembered for at
-            least 1,000 steps, see `adam_steps`; take ``clip_norm=1`` with it. For Adam and AdamW ``"arrival"``: an
-            entry that arrives makes up for the steps it has waited. None takes the best mode that optimizer, algorithm
-            and ``feedback`` allow, and logs it (logger ``sparse_mpi``).
-        backward_passes_per_step: the number of backward passes whose gradients are added up before a reduction may
-            start early; a step reduces the gradients of all passes before it.
+            ``"keep"`` and ``"raise"``: see `SparseAllreduce`.
+        momentum: who applies the optimizer's momentum. ``"local"``: the optimizer, to each arriving sum, however late.
+            For SGD ``"global"`` and ``"corrected"``: error feedback, before the selection, see `GlobalMomentum` and
+            `MomentumCorrection`; ``"matched"`` is ``"global"`` with less for late sums, 0.8 for 0.9, and below a
+            density of 1 % lets residuals fade unless ``feedback`` is an instance, see `optimizer_rule`. For Adam,
+            AdamW, NAdam and RMSprop ``"second-moment"``: ranks vote in units of the second moment of their own
+            gradients, which travels with the entries, for a byte each, and is remembered for at least 1,000 steps, see
+            `adam_steps`; take ``clip_norm=1`` with it. For Adam and AdamW ``"arrival"``: an entry that arrives makes up
+            for the steps it has waited. None takes the best mode that optimizer, algorithm and ``feedback`` allow, and
+            logs it (logger ``sparse_mpi``).
+        backward_passes_per_step: number of backward passes to add up before a reduction may start early; a step reduces
+            the gradients of all passes before it.
         op: "average" or "sum".
-        bucket_cap_mb: the most gradients that are reduced together, in 10^6 bytes. ``"auto"`` is 25 for parameters in
-            host memory. On a GPU, where a reduction costs the host the same whatever its length, it is 250 or a quarter
-            of the model, whichever is larger. None reduces everything at once, which selects the largest entries of all
-            and overlaps with nothing.
-        overlap: start reductions before a step, as gradients become final. On a GPU the communicator must allow work in
-            the background, as MPI does with MPI_THREAD_MULTIPLE; otherwise they start in the step, with the same
-            results.
+        bucket_cap_mb: most gradients reduced together, in 10^6 bytes. ``"auto"`` is 25 in host memory. On a GPU, where
+            a reduction costs the host the same whatever its length, it is the larger of 250 and a quarter of the model.
+            None reduces everything at once, which selects the largest entries of all and overlaps with nothing.
+        overlap: start reductions before a step, as gradients become final. On a GPU this needs a communicator with
+            background work, as of MPI with MPI_THREAD_MULTIPLE; else they start in the step, with the same results.
         scaler: the ``torch.amp.GradScaler`` in use, if any. Reductions then begin in the step, or ``synchronize()``,
-            without its scale, and all ranks skip a step in which a gradient of any overflows.
-        dense_steps: number of dense steps at the beginning.
+            without its scale, and all ranks skip a step in which any rank's gradients overflow.
+        dense_steps: number of dense first steps.
         **options: hyperparameters of a named algorithm, see `SparseAllreduce`.
 
     From then on an uncaught exception ends the whole job: other ranks would wait for this one forever.
 
     Returns:
         ``optimizer``, with ``synchronize()``, ``skip_synchronize()``, ``flush()`` and the attributes ``reduction``, a
-        `GradientReduction`, and ``rule``, its `Rule`. A copy or a pickle of it is a plain optimizer.
+        `GradientReduction`, and ``rule``, its `Rule`. A copy or pickle is a plain optimizer.
 
     Raises:
         TypeError, ValueError: bad arguments, or arguments that differ between ranks; raised on every rank.
@@ -199,7 +195,7 @@ def is_distributed(optimizer: object) -> bool:
 
 
 def _names(optimizer: object, named_parameters: Any) -> dict[Tensor, str]:
-    """Return the names of all parameters that were given, which hold for life; without any, numbers."""
+    """Return the names of all given parameters, for life; without any, numbers."""
     if not isinstance(optimizer, Optimizer) or is_distributed(optimizer):
         raise TypeError(f"optimizer must be a plain torch.optim.Optimizer, got {type(optimizer).__name__}")
     own = parameters_of(optimizer)

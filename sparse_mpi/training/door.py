@@ -29,7 +29,7 @@ from sparse_mpi.training.parameters import local, sharded_like
 
 
 class ReplicatedState:
-    """What a door's state has beside vectors and number of steps, equal on all ranks, in plain values: here nothing."""
+    """A door's state beside vectors and number of steps, equal on all ranks, in plain values: here nothing."""
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -45,20 +45,21 @@ class ReplicatedState:
 class Door:
     """The verbs of a door of training: each has one name and one meaning at all four.
 
-    A door adds when its vectors are reduced: docs/explanation/doors.md says how one is made.
+    A door adds when its vectors are reduced, see docs/explanation/doors.md.
 
     Args:
         optimizer: steps along the reduced gradients; None where the door does not know it.
-        average: True where ``.grad`` becomes the mean over the ranks, and False for the sum.
-        beside: replicated values that a state has beside vectors and number of steps; None: nothing.
+        average: True for the mean over the ranks in ``.grad``, False for the sum.
+        beside: further state, equal on all ranks; None: nothing.
 
     Attributes:
         gradients: vectors of the model's parameters.
-        density: share of the entries to send in the next steps; None: as given at first.
-        check_every: steps of which one asserts both laws, 0 for never; costs two dense allreduces. Equal on all ranks.
-        dense_steps: number of dense steps at the beginning.
+        density: share of entries to send in the next steps; None: as given at first.
+        check_every: one in so many steps asserts both laws, 0 for never; costs two dense allreduces. Equal on all
+            ranks.
+        dense_steps: number of dense first steps.
         steps: number of steps reduced so far.
-        skipped: number of steps left out so far, because a gradient of some rank was not finite.
+        skipped: number of steps left out so far, as a gradient of some rank was not finite.
         clip_line: recognises a clip behind the reduction.
     """
 
@@ -95,12 +96,12 @@ class Door:
 
     @property
     def comm(self) -> Comm:
-        """Return the ranks that reduce; RuntimeError as long as they have not met."""
+        """Return the ranks that reduce; RuntimeError before they have met."""
         return self.gradients.comm
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """Return the optimizer that steps along the reduced gradients, if the door knows it."""
+        """Return the optimizer, if the door knows one."""
         return None if self._optimizer is None else self._optimizer()
 
     def divisor(self) -> float:
@@ -121,7 +122,7 @@ class Door:
 
     @property
     def report(self) -> StepReport | None:
-        """Return the report of this rank's last step, all vectors together; None before the first."""
+        """Return the report of this rank's last step, all vectors together, if any."""
         return combined((vector.reducer.report for vector in self.gradients), self.skipped)
 
     def watch(self, every: int, step: int = 0) -> None:
@@ -134,7 +135,7 @@ class Door:
 
     @property
     def quality(self) -> Quality | None:
-        """Return the quality of the last step that was measured, all vectors together; None if there is none."""
+        """Return the quality of the last measured step, all vectors together, if any."""
         watches = [vector.reducer.watch for vector in self.gradients]
         known = [watch.quality for watch in watches if watch is not None and watch.quality is not None]
         return reduce(add, known) if known else None
@@ -142,23 +143,22 @@ class Door:
     def residuals(self) -> dict[str, np.ndarray]:
         """Return this rank's residual of each parameter, ``(n,)`` in host memory, by name; between steps.
 
-        Without parameters that were never reduced, or whose gradients are sparse tensors.
+        Without parameters that were never reduced, or have sparse tensors as gradients.
         """
         return self.gradients.residuals()
 
     def flush(self, step: bool = True) -> None:
         """Step once along the residuals of all ranks, which become 0, but for frozen parameters. Collective.
 
-        For the end of training, or before an evaluation that matters; costs a dense allreduce. The step is without
-        weight decay, and torch's SGD takes it without momentum, which would apply late sums again. Gradients are
-        cleared then.
+        For the end of training or an evaluation that matters; costs a dense allreduce. The step is without weight
+        decay, and in torch's SGD without momentum, which would apply late sums again. Gradients are cleared then.
 
         Args:
-            step: True has the optimizer step. False only sets ``.grad``, along which its next step goes; for an
-                optimizer that the door does not know.
+            step: True has the optimizer step. False only sets ``.grad`` for its next step; for an optimizer that the
+                door does not know.
 
         Raises:
-            RuntimeError: gradients have come that are not reduced yet, or not stepped along; raised on every rank.
+            RuntimeError: gradients wait to be reduced, or to be stepped along; raised on every rank.
             ValueError: the door does not know the optimizer that is to step; raised on every rank.
             Exception: as `SparseAllreduce.flush` does; raised on every rank, with nothing under way any more.
         """
@@ -189,8 +189,8 @@ class Door:
         """Restore this rank's `state_dict`, on the same number of ranks, for the same parameters. Collective.
 
         Raises:
-            ValueError: the state is of other parameters or arguments, or as for `SparseAllreduce.load_state_dict`;
-                raised on every rank.
+            ValueError: it is of other parameters or arguments, or as for `SparseAllreduce.load_state_dict`; raised on
+                every rank.
         """
         self._meet()
         self.take_over([state], self.comm.size)
@@ -231,14 +231,14 @@ class Door:
         self.gradients.deal(read, ranks, self._average)
 
     def detach(self) -> None:
-        """Train as torch does from now on. Collective; residuals stay here, `flush` before to apply them."""
+        """Train as torch does from now on. Collective; residuals stay here: `flush` before."""
         self._meet()
         self.gradients.live.ask(lambda comm: check_consistency(comm, "call=detach"))
         if self._steps is not None and (steps := self._steps()) is not None:
             steps.remove()
 
     def _meet(self) -> None:
-        """Have all ranks know the door's vectors, with nothing under way; collective where that is news."""
+        """Have all ranks know the door's vectors, with nothing under way; collective where new."""
 
     def _refuse_flush(self) -> None:
         """Raise RuntimeError where this rank cannot flush now."""

@@ -1,4 +1,4 @@
-"""A fragment: a part of a model that is synchronised at one time."""
+"""A fragment: a part of a model, synchronised at one time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sparse_mpi.training.named_gradients import GradientVector, Total, write_mea
 class Fragment:
     """Some parameters of a model, and their global values, equal on all ranks.
 
-    The optimizer ``outer`` steps the global parameters from now on in place of the model's; its groups and state stay.
+    The optimizer ``outer`` steps these in place of the model's from now on; its groups and state stay.
 
     Attributes:
         common: the global parameters ``(n,)``, the same bytes on every rank.
-        twins: the same by parameter, which the outer optimizer steps.
+        twins: the same by parameter.
         prepared: the step after which the last outer gradient was made.
         taken: this rank's parameters ``(n,)`` in that outer gradient; None: it is applied.
     """
@@ -73,8 +73,8 @@ class Fragment:
     def begin_anew(self, loaded: Container[Tensor]) -> None:
         """Take ``loaded`` parameters as they are now for global ones.
 
-        The movement of replaced weights is dropped: what is owed, and their part of an outer gradient under way, which
-        goes on for the others. The outer optimizer's state stays.
+        Replaced weights lose their residuals, and their part of an outer gradient under way, which goes on for the
+        others. The outer optimizer's state stays.
         """
         mean, remembered = self.mean(), whole_state(self.reducer.feedback).values()
         begin = 0
@@ -108,7 +108,7 @@ class Fragment:
 
     @torch.no_grad()
     def restore(self, common: Tensor, own: Tensor, prepared: int, mean: Tensor | None, taken: Tensor | None) -> None:
-        """Go on from global parameters, this rank's own, and the mean, if any, that is not applied yet."""
+        """Go on from global parameters, this rank's own, and a mean that is not applied yet, if any."""
         self.common.copy_(common)
         self.adopt(own)
         self.prepared, self._handle = prepared, None

@@ -29,8 +29,8 @@ ATTACHED: WeakSet[torch.nn.Module] = WeakSet()  # modules whose hook is ours
 class ShardedReduction(Door):
     """Reduces the shards of each unit over the replicas behind the backward pass, from FSDP2's hooks.
 
-    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in one order, the model's reversed, so that replicas
-    may go through units in different orders, or leave some out. With ``clip_norm`` they wait for all gradients.
+    `sparse_mpi.fsdp.attach` makes it. Vectors of units are reduced in the model's reverse order, so that replicas may
+    go through units in any order, or leave some out. With ``clip_norm`` they wait for all gradients.
     """
 
     __reduce_ex__ = refuse_copy
@@ -90,8 +90,8 @@ class ShardedReduction(Door):
     def load(self, folder: Any) -> None:
         """Restore a `save`, on any number of replicas and shards, before the first step. Collective.
 
-        On the same numbers of replicas and shards training goes on bit for bit. On others residuals are dealt out anew,
-        with the same total; the states of algorithms and selectors begin afresh.
+        On the same numbers training goes on bit for bit. On others residuals are dealt out anew, with the same total;
+        states of algorithms and selectors begin afresh.
 
         Raises:
             ValueError: it was saved with another algorithm or feedback, or of other parameters.
@@ -107,7 +107,7 @@ class ShardedReduction(Door):
 
     @torch.no_grad()
     def _arrive(self, unit: Unit, shard: Tensor) -> None:
-        """Take ``shard``, the padded vector of a unit's gradients, and start all reductions that are ready."""
+        """Take ``shard``, a unit's padded gradients, and start all reductions that are ready."""
         number = torch._C._current_graph_task_id()
         if number != self._backward:
             self._finish()  # a backward pass may have failed

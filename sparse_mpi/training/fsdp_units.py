@@ -20,13 +20,12 @@ SHARD_FIRST = "call torch.distributed.fsdp.fully_shard on its layers, and then o
 class Unit:
     """Parameters that FSDP2 gathers and reduces together, as this process holds them.
 
-    FSDP2 hands their reduced gradient over as one vector, in which a shard smaller than other processes' is padded with
-    zeros at its end.
+    FSDP2 hands their reduced gradient over as one vector, in which shards smaller than other processes' end in zeros.
 
     Attributes:
-        names, parameters: parameters that have an element in the shard and need a gradient, and their names.
+        names, parameters: names and parameters with an element in the shard that need a gradient.
         length: elements of the padded vector.
-        elements: elements that belong to parameters.
+        elements: elements of parameters.
         dtype, device: type and place of the vector.
     """
 
@@ -53,7 +52,7 @@ class Unit:
         self.device: torch.device = group.device
 
     def without_padding(self, padded: Tensor) -> Tensor:
-        """Return the elements ``(n,)`` that belong to parameters: ``padded`` itself where there is no padding."""
+        """Return the elements ``(n,)`` of parameters: ``padded`` itself where there is no padding."""
         return padded if self.elements == self.length else torch.cat([padded[part] for part in self._parts])
 
     def objection(self, shard: Tensor) -> Exception | None:
@@ -74,7 +73,7 @@ class Unit:
 
 
 class UnitVector:
-    """Units whose gradients are reduced as one vector, padded by FSDP2: the `Place` of `sparse_mpi.fsdp`.
+    """Units that are reduced as one vector: the `Place` of `sparse_mpi.fsdp`.
 
     Attributes:
         came: units taken since the last `collect`.
@@ -101,7 +100,7 @@ class UnitVector:
         return dict(zip(self.units, flat.split([unit.elements for unit in self.units]), strict=True))
 
     def take(self, unit: Unit, shard: Tensor) -> None:
-        """Take the padded vector of a unit's gradients, and leave zeros: FSDP2 makes ``.grad`` of it."""
+        """Take a unit's padded gradients, and leave zeros, which FSDP2 makes ``.grad``."""
         self.came.add(unit)
         objection = RuntimeError(LEFT) if self.vector.left(unit.parameters) else unit.objection(shard)
         if objection is None:
@@ -154,7 +153,7 @@ def joined(units: Sequence[Unit], max_bytes: float) -> list[list[Unit]]:
 
 
 def units_of(model: torch.nn.Module) -> list[Unit]:
-    """Return the units of ``model`` whose parameters need gradients, in the model's order.
+    """Return the units of ``model`` with parameters that need gradients, in the model's order.
 
     Raises:
         TypeError: ``model`` is not sharded by FSDP2, or not over a mesh of one dimension.
@@ -208,7 +207,7 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
 
 
 def _param_group(module: Any) -> Any:
-    """Return FSDP2's parameter group of a unit, or None, by torch's private names."""
+    """Return FSDP2's parameter group of a unit, or None."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)  # attribute of newer torch
     if groups is None:

@@ -73,10 +73,7 @@ class StepOrder:
             vars(optimizer).update(_step_supports_amp_scaling=scaler is None)
 
     def check(self, vector: GradientVector, gradient: Tensor, left: bool = False) -> None:
-        """Have all ranks raise RuntimeError in the reduction of ``gradient``, if a step must come first.
-
-        Or, after it, if an update is ``left`` in ``.grad``.
-        """
+        """Have all ranks raise RuntimeError in this reduction if a step must come first, or an update is ``left``."""
         # Within `join` a rank without inputs reduces zeros, outside of a backward pass, and takes no steps
         if not in_backward() and not bool(gradient.any()):
             self._idle.add(vector.names)
@@ -111,10 +108,7 @@ class StepOrder:
             self._scale = loss_scale(self._scaler, None)
 
     def stepped(self, after: ExitStack) -> None:
-        """Take note of a step, or raise TypeError if an unknown scaler takes it.
-
-        A step that is left out has no gradients, until ``after``.
-        """
+        """Take note of a step; one left out has no gradients until ``after``. TypeError for an unknown scaler."""
         optimizer = None if self._optimizer is None else self._optimizer()
         if getattr(optimizer, "found_inf", None) is not None:
             raise TypeError(

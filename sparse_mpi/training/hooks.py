@@ -32,15 +32,15 @@ def bits_of(gradient: Tensor) -> Tensor:
 
 
 def in_backward() -> bool:
-    """Tell if a backward pass is under way, whether or not it makes a graph of its own."""
+    """Tell if a backward pass is under way, also without a graph of its own."""
     return torch._C._current_graph_task_id() != -1
 
 
 def nested(optimizer: Optimizer) -> bool:
     """Tell if this is a hook of an inner ``step`` of ``optimizer``, which another of its classes calls by ``super()``.
 
-    torch runs the hooks of an instance around the ``step`` of each class. What counts is the stack of calls, in which
-    an error leaves no trace.
+    torch runs an instance's hooks around the ``step`` of each class. The stack of calls decides, as an error leaves no
+    trace there.
     """
     frame: FrameType | None = sys._getframe(1)
     entries = 0

@@ -28,7 +28,7 @@ def ranks_given(comm: object, options: dict[str, T]) -> tuple[Comm, Team | None,
 
 
 def refuse_copy(x: object, protocol: Any) -> Any:
-    """Raise TypeError: the ``__reduce_ex__`` of what works with the other ranks, and therefore cannot be copied."""
+    """Raise TypeError: the ``__reduce_ex__`` of what works with other ranks."""
     raise TypeError(
         f"{type(x).__name__} must not be copied or pickled, for it takes part in the messages of its ranks; "
         "save its state, and load that into another one"
@@ -36,7 +36,7 @@ def refuse_copy(x: object, protocol: Any) -> Any:
 
 
 class LiveRanks:
-    """The ranks of ``comm``, or the surviving ones of ``team``."""
+    """The ranks of ``comm``, or the survivors of ``team``."""
 
     def __init__(self, comm: Comm, team: Team | None) -> None:
         self._comm, self.team = comm, team

@@ -42,9 +42,9 @@ VERSION = 4  # number of the schema, since release 0.4
 
 
 def names_of(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
-    """Return the name of each parameter, or raise TypeError or ValueError if one cannot be reduced.
+    """Return the name of each parameter, of several the alphabetically first.
 
-    A parameter with several names has the alphabetically first, whatever the order.
+    Raises TypeError or ValueError if one cannot be reduced.
     """
     try:
         pairs = [(name, parameter) for name, parameter in named_parameters]
@@ -68,7 +68,7 @@ def parameters_of(optimizer: Optimizer | None) -> list[Tensor]:
 
 
 def in_one_order(parameters: Mapping[str, Tensor], comm: Comm) -> dict[str, Tensor]:
-    """Return ``parameters``, by name, in the order of the first rank, in which all reduce them. Collective.
+    """Return ``parameters``, by name, in the first rank's order, in which all reduce them. Collective.
 
     Raises:
         TypeError, ValueError: one cannot be reduced, or ranks have other names, shapes or dtypes; raised on every rank.
@@ -96,10 +96,10 @@ def zeros_among(parts: Mapping[int, Tensor]) -> set[int]:
 
 
 class GradientVector:
-    """Some parameters, by name, whose gradients are reduced as one flat vector ``(n,)``.
+    """Parameters, by name, with gradients that are reduced as one flat vector ``(n,)``.
 
     Attributes:
-        handle: handle of the attempt under way, whose result ends it; or of a flush.
+        handle: handle of a flush, or of an attempt, which its result ends.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], reducer: SparseAllreduce) -> None:
@@ -148,7 +148,7 @@ class GradientVector:
         return total
 
     def remembered(self) -> dict[str, dict[str, Any]]:
-        """Return each parameter's residual, and its second moment if any, by name; nothing before the first step."""
+        """Return each parameter's residual, and second moment if any, by name; nothing before the first step."""
         if not self.used:
             return {}
         kept: list[dict[str, Any]] = [*cut_by_tensor(whole_state(self.reducer.feedback), self.reducer.layout.sizes)]
@@ -157,7 +157,7 @@ class GradientVector:
         return dict(zip(self.names, kept, strict=True))
 
     def stepped(self) -> None:
-        """Take note that gradients are the updates of a step, momentum included, until they change."""
+        """Take note that gradients are a step's updates, momentum included, until they change."""
         self._updates = {p: (ref(p.grad), local(p.grad)._version) for p in self.parameters if p.grad is not None}
 
     def left(self, members: Iterable[Tensor], passes: int = 0) -> bool:
@@ -170,19 +170,19 @@ class GradientVector:
 class NamedGradients:
     """The vectors of a model, and the state of each parameter: residual and second moment.
 
-    A parameter's state moves along to another vector, and is stored while the parameter is in none.
+    A parameter's state moves along to another vector, and is kept while it is in none.
 
     Args:
         parameters: parameters by name; of a DTensor the shard of this process counts.
-        settings: shared by all vectors; layout and k describe the whole model and are recomputed for each vector.
+        settings: settings of all vectors; layout and k are the whole model's, and computed anew for each vector.
         share: share of its entries that a vector sends.
         ranks: the ranks that reduce; None: they are set later.
         by_k: ``share`` follows from k, which a vector of all parameters takes unrounded.
         survival: options of `ElasticAllreduce`, where ranks may be lost.
 
     Attributes:
-        vectors: vectors by the names of their parameters, in the order in which they are reduced.
-        flushed: True: the last sums are all residuals, and no step has been taken along them yet.
+        vectors: vectors by their parameters' names, in the order of reduction.
+        flushed: True: the last sums are all residuals, without a step along them yet.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class NamedGradients:
 
     @property
     def live(self) -> LiveRanks:
-        """Return the ranks, or raise RuntimeError as long as they are not known."""
+        """Return the ranks, or raise RuntimeError if they are not known yet."""
         if self.ranks is None:
             raise RuntimeError(
                 "comm must be known, but the state was made before the process group, or is a copy, and ranks meet in "
@@ -244,7 +244,7 @@ class NamedGradients:
     def adopt(self, names: Names) -> GradientVector:
         """Return the vector of ``names``, made after all work under way where it is new. Collective then.
 
-        Other vectors with any of these parameters are dissolved; the new one takes over its parameters' state.
+        It takes its parameters' state over from other vectors, which are dissolved.
 
         Raises:
             ValueError: other ranks make a vector of other names, or in another order; raised on every rank.
@@ -313,7 +313,7 @@ class NamedGradients:
     def flush(self, check: bool = False) -> Iterator[tuple[Tensor, Tensor]]:
         """Send all residuals, also in no vector, and yield each parameter and its sum. Collective.
 
-        An error of one vector is raised behind all: other ranks may reduce the same number, and wait for each.
+        An error of one vector is raised behind all, for which other ranks wait.
         """
         if self._kept:
             self.adopt(tuple(self._kept))
@@ -331,7 +331,7 @@ class NamedGradients:
         self.flushed = True
 
     def residuals(self) -> dict[str, np.ndarray]:
-        """Return this rank's residual of each parameter that was ever reduced, ``(n,)`` in host memory."""
+        """Return this rank's residual of each parameter ever reduced, ``(n,)`` in host memory."""
         owed = {name: kept["residual"] for name, kept in self._kept.items() if "residual" in kept}
         for vector in self:
             parts = cut_by_tensor({"residual": vector.reducer.residual}, vector.reducer.layout.sizes)
@@ -339,7 +339,7 @@ class NamedGradients:
         return {name: owed[name] for name in self.parameters if name in owed}
 
     def state_dict(self, **beside: Any) -> dict[str, Any]:
-        """Return this rank's state, and ``beside``, to be saved with it: plain values and tensors."""
+        """Return this rank's state, with ``beside``: plain values and tensors."""
         vectors = [{"names": list(vector.names), "reducer": vector.reducer.state_dict()} for vector in self]
         # Equal on all ranks: the first saves it
         if (optimizer := self.optimizer) is not None and self.comm.rank == 0:
@@ -348,7 +348,7 @@ class NamedGradients:
         return dict(as_tensors(sealed({"version": VERSION, "vectors": vectors, "owed": dict(self._kept), **beside})))
 
     def checked(self, states: Any, ranks: int) -> list[dict[str, Any]]:
-        """Return the ``states`` of ``ranks`` ranks dealt to this rank, with arrays. To be called in an agreement.
+        """Return this rank's ``states`` of ``ranks`` ranks, with arrays. To be called in an agreement.
 
         Raises:
             TypeError, ValueError: a state is damaged or of another model, or there are too few or many.
@@ -400,7 +400,7 @@ class NamedGradients:
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, average: bool) -> None:
         """Restore the states of ``ranks`` ranks, vectors included, as `SparseAllreduce.take_over` does. Collective.
 
-        ``states`` are results of `checked`. If gradients become means, the ``average``, residuals are scaled by the
+        ``states`` are results of `checked`. Where gradients become means (``average``), residuals are scaled by the
         ratio of the numbers of ranks.
         """
         comm = self.comm

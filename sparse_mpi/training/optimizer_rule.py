@@ -1,7 +1,7 @@
 """Decide the rule by which a torch optimizer steps along gradients that arrive late in part: `decide`.
 
-An optimizer applies its momentum to each arriving sum, however late. Instead a feedback rule can apply SGD's before
-entries are selected, and Adam's moments can make up for the steps that an entry has waited, see `adam_steps`.
+An optimizer applies its momentum to each arriving sum, however late. Instead a feedback rule can apply SGD's before the
+selection, and Adam's moments can make up for an entry's wait, see `adam_steps`.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def ruled_settings(
     options: Mapping[str, Any],
     **limits: Any,
 ) -> tuple[Settings, float, Rule]:
-    """Return the settings of gradients, the share of its entries that each vector sends, and the rule.
+    """Return the settings, the share of its entries that each vector sends, and the rule.
 
-    Arguments are as for `DistributedOptimizer`; ``limits`` are for `make_settings`. The rule goes by the share as it
-    is, or with ``whole`` rounded to whole entries of the layout.
+    Arguments are as for `DistributedOptimizer`; ``limits`` are for `make_settings`. ``whole`` has the rule go by the
+    share of whole entries.
     """
     options = dict(options)
     # Hooks are given these among the options
@@ -126,7 +126,7 @@ def ruled_settings(
 
 
 def _default_mode(optimizer: Optimizer, feedback: str | Feedback, algorithm: Algorithm, share: float) -> str:
-    """Return the best mode that this optimizer and algorithm support, if ``feedback`` leaves that open."""
+    """Return the best mode of this optimizer and algorithm, if ``feedback`` leaves that open."""
     # SGD can take the first alone, Adam the others; where everything is sent Adam is unchanged
     adam = () if share >= 1 else (TRAVELLING, ARRIVAL) if algorithm.traits.carries else (ARRIVAL,)
     for mode in ("matched", *adam):
@@ -140,7 +140,7 @@ def _default_mode(optimizer: Optimizer, feedback: str | Feedback, algorithm: Alg
 
 
 def matched(momentum: float, share: float) -> float:
-    """Return the momentum for sums of which a ``share`` of the entries arrives in a step, see accuracy.md.
+    """Return the momentum for late sums, where a ``share`` of entries arrives in a step, see accuracy.md.
 
     Late sums want half of the effective rate ``lr / (1 - momentum)``: where little arrives 0.9 becomes 0.8.
     """
@@ -148,9 +148,9 @@ def matched(momentum: float, share: float) -> float:
 
 
 def fading(share: float) -> float:
-    """Return the share of residuals that fades in each step, where a ``share`` of entries arrives; 0: not known.
+    """Return the share of residuals that fades in a step, where a ``share`` of entries arrives; 0: not known.
 
-    Sent and faded shares together are 1 % a step, so that no entry waits for more than 100 steps, see accuracy.md.
+    Sent and faded shares together are 1 % a step, so that no entry waits for over 100 steps, see accuracy.md.
     """
     return round(max(0.0, SHORTEST - share), 4) if share else 0.0  # whole entries may be a little less than 1 %
 
@@ -177,10 +177,10 @@ def _announcement(optimizer: Optimizer, found: Rule) -> str:
 
 
 def momentum_rule(optimizer: Optimizer, feedback: str | Feedback, momentum: str, share: float = 1.0) -> str | Feedback:
-    """Return the feedback rule to use: ``feedback``, or one that applies the optimizer's momentum in its place.
+    """Return the feedback rule: ``feedback``, or one that applies the optimizer's momentum in its place.
 
-    ``share`` is the share of entries that arrive in a step, 0 where it is not known. Residuals fade only where
-    ``feedback`` is the default's name, not an instance. Raises TypeError or ValueError if the mode does not fit.
+    A ``share`` of entries arrives in a step, 0: not known. Residuals fade only where ``feedback`` is the default's
+    name. Raises TypeError or ValueError if the mode does not fit.
     """
     check_choice("momentum", momentum, MODES)
     # A name that no rule has is left to the reducer, which reports it

@@ -1,7 +1,7 @@
 """What our steps add to the state of an optimizer of torch, and what they leave out.
 
-Flattened states of torch.distributed.checkpoint have the keys that the loading optimizer has. A plain one leaves out
-ours, which are saved beside residuals, and asks for its own: zeros where we do not use them.
+Flattened states of torch.distributed.checkpoint have the loading optimizer's keys. A plain optimizer leaves out ours,
+which are saved beside residuals, and asks for its own: zeros where unused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def follow(optimizer: Optimizer, travels: bool, taken_over: bool) -> None:
 
     Args:
         optimizer: steps the reduced parameters.
-        travels: True: second moments travel, so that RMSprop's own stay unused.
-        taken_over: True: error feedback has SGD's momentum, so that its buffers stay unused.
+        travels: True: second moments travel, and RMSprop's own are unused.
+        taken_over: True: error feedback has SGD's momentum; its buffers are unused.
     """
     unused = SQUARE if travels and isinstance(optimizer, RMSprop) else None
     unused = MOMENTUM if taken_over and isinstance(optimizer, SGD) else unused
@@ -42,7 +42,7 @@ def follow(optimizer: Optimizer, travels: bool, taken_over: bool) -> None:
 
 
 def added(optimizer: Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Return what our steps have added to the state of ``parameters``, and torch's number of the step, by name."""
+    """Return what our steps have added to the state of ``parameters``, and torch's step number, by name."""
     known = {name: optimizer.state[p] for name, p in parameters.items() if p in optimizer.state}
     return {
         name: {key: state[key].detach().clone() for key in (*ADDED, STEP) if isinstance(state.get(key), Tensor)}

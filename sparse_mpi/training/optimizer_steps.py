@@ -40,16 +40,16 @@ _STEPS: WeakKeyDictionary[Optimizer, OptimizerSteps] = WeakKeyDictionary()  # an
 class OptimizerSteps:
     """Makes ``optimizer``, which stays the same object, step by ``rule``.
 
-    SGD steps without the momentum that error feedback has applied. Weights whose moments make up for waiting are moved
-    before torch's step, which skips them. Where gradients are flushed residuals, the step is without momentum and
-    weight decay. A call of ``step`` counts once, however many classes' ``step`` it goes through. A later object for the
-    same optimizer takes the place of this one.
+    SGD steps without the momentum that error feedback has applied. Weights with moments that make up for waiting move
+    before torch's step, which skips them. A step along flushed residuals is without momentum and weight decay. A call
+    of ``step`` counts once, however many classes it goes through. A later object for the same optimizer replaces this
+    one.
 
     Args:
         optimizer: steps some or all reduced parameters.
         divisor: returns P for means, 1 for sums.
-        ready: called when gradients are there, before each step and after each call of a closure in it, with a stack of
-            what is to be undone behind the step.
+        ready: called when gradients are there, before each step and after each call of its closure, with a stack of
+            what to undo behind the step.
         clip_line: recognises a clip of reduced gradients.
     """
 
@@ -114,7 +114,7 @@ class OptimizerSteps:
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
-        """Do the rule's part on gradients and weights, and switch that part off in ``optimizer`` for its step."""
+        """Do the rule's part on gradients and weights, and switch it off in ``optimizer`` for its step."""
         self._restore.close()  # a step may have failed within the optimizer
         rule = self._rule
         with ExitStack() as switched_off:
@@ -183,7 +183,7 @@ class OptimizerSteps:
         return found
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        """Restore numbers of steps: torch has given them the type of the weights."""
+        """Restore numbers of steps, to which torch has given the type of the weights."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter, steps in zip(parameters, self._arrivals, strict=True):
             if isinstance(steps, Tensor):
@@ -192,7 +192,7 @@ class OptimizerSteps:
 
 
 def steps_along(parameter: Tensor) -> int:
-    """Return the number of steps so far of all optimizers along a ``parameter`` that these reduce."""
+    """Return the number of steps so far of all reducing optimizers along a ``parameter``."""
     pairs = [(optimizer.param_groups, steps) for optimizer, steps in _STEPS.items()]
     return sum(
         steps.steps for groups, steps in pairs if any(parameter is p for group in groups for p in group["params"])

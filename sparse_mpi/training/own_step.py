@@ -1,4 +1,4 @@
-"""Whose step it is: torch's own or a subclass's, and weights that move without one."""
+"""Tell torch's own step from a subclass's, and find weights that move without one."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def steps_as(optimizer: object, *kinds: type[Optimizer]) -> bool:
 
 
 class Unstepped:
-    """Raises RuntimeError where weights move again and again, and none of the passes between is followed by a step.
+    """Raises RuntimeError where weights move again and again between passes without a step.
 
     Optimizers such as SAM move weights by other methods than ``step``: gradients would never be reduced. All ranks
-    raise in the same pass. A discriminator's passes for the generator, weights that are clipped or swapped behind a
-    step, and accumulation over any number of passes go on.
+    raise in the same pass. A discriminator's passes for the generator, weights clipped or swapped behind a step, and
+    accumulation over any number of passes are no error.
 
     Args:
         door: remedy of the door.
         passes: backward passes that a step may have.
-        steps: returns the number of steps of other optimizers along the same weights, which explain their moves.
+        steps: returns the number of other optimizers' steps along the same weights, which explain moves.
 
     Attributes:
         passes: backward passes since the step, from 1 on.

@@ -12,12 +12,12 @@ from sparse_mpi.arrays import Array, synchronize_device, to_host
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return the part of ``tensor`` that this process holds: of a DTensor its shard, whose memory it shares."""
+    """Return this process's part of ``tensor``: of a DTensor its shard, in the same memory."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def sharded_like(parameter: Any, shard: Tensor) -> Any:
-    """Return ``shard``, the part of this process, as a DTensor if ``parameter`` is one; else in its shape."""
+    """Return this process's ``shard`` as a DTensor if ``parameter`` is one; else in its shape."""
     if not hasattr(parameter, "to_local"):
         return shard.view_as(parameter)
     return type(parameter.data).from_local(

@@ -34,21 +34,20 @@ ADDED = ("reduction", "rule", "synchronize", "skip_synchronize", "flush", "_step
 class GradientReduction(Door):
     """Reduces the gradients of parameters, from hooks that autograd calls as gradients become final.
 
-    `synchronize`, which a step calls, reduces ``.grad`` as it is then. A bucket may start before, see `BucketPass`. If
-    a gradient has changed since, all are reduced anew, and nothing starts before `synchronize` from then on. A missing
-    gradient then counts as zero. Residuals of frozen parameters stay.
+    `synchronize`, which a step calls, reduces ``.grad`` as it is then; a missing gradient counts as zero. A bucket may
+    start before, see `BucketPass`, until a gradient has changed behind its start. Residuals of frozen parameters stay.
 
     Making one is collective. Arguments are as for `DistributedOptimizer`, checked.
 
     Args:
-        optimizer: steps along the gradients; its parameters that need a gradient are reduced, also later ones.
-        names: names of its parameters and of later ones, see `Buckets`. Others have their number in the optimizer.
-        k: entries per step, or None; ``share``: fraction to send when k is None.
+        optimizer: steps along the gradients; its present and later parameters that need one are reduced.
+        names: names, see `Buckets`; parameters without have their number in the optimizer.
+        k: entries per step, or None; ``share``: fraction then.
         survival: options of `ElasticAllreduce`, with a team.
         scale: `LossScale`, where there is a loss scaler.
 
     Attributes:
-        bucket_pass: reduces them, from the arrival of gradients to their mean.
+        bucket_pass: reduces gradients, from arrival to mean.
     """
 
     __reduce_ex__ = refuse_copy
@@ -108,7 +107,7 @@ class GradientReduction(Door):
 
     @property
     def buckets(self) -> list[Bucket]:
-        """Return the buckets, in the order in which they are reduced; a list that stays the same."""
+        """Return the buckets in the order of their reduction; the list stays the same object."""
         return self.bucketing.all
 
     def open(self) -> None:
@@ -140,14 +139,14 @@ class GradientReduction(Door):
     def synchronize(self) -> list[Total]:
         """Reduce the buckets that are left, and write the results to ``.grad``. Collective.
 
-        Without new gradients since the last call it returns the same again.
+        Without new gradients the last result is returned again.
 
         Returns:
             The sum over the ranks of each bucket, without a loss scale; an empty list if a gradient has overflowed.
 
         Raises:
             RuntimeError: a gradient was changed while it was reduced, or the last ones were not stepped along; raised
-                on every rank, as a ValueError where it is another rank's.
+                on every rank, as a ValueError on the others.
             Exception: as `SparseAllreduce.step` does; raised on every rank, with nothing under way any more.
         """
         step = self.bucket_pass
@@ -194,11 +193,7 @@ class GradientReduction(Door):
         return tracer
 
     def _meet(self) -> None:
-        """Reduce also new parameters that need a gradient, if they have elements. Collective if there are any.
-
-        Raises:
-            TypeError, ValueError: see `in_one_order`.
-        """
+        """Reduce new parameters, too, see `Buckets.add`; collective if there are any."""
         if new := self.bucketing.new(parameters_of(self.optimizer)):
             self.bucket_pass.begin_settled(self.options)
             self.bucketing.add(new)

@@ -1,4 +1,4 @@
-"""Let an optimizer of torch step along gradients to which SGD's momentum has already been applied."""
+"""Let a torch optimizer step along gradients that have SGD's momentum already."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DECAY = "decay_momentum"  # the key, in the optimizer's state of a parameter, of
 
 @contextmanager
 def along_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Let ``optimizer`` step without weight decay and, for torch's SGD, momentum, whose buffers stay as they are."""
+    """Let ``optimizer`` step without weight decay and, for torch's SGD, momentum; its buffers stay."""
     off = ("weight_decay", "momentum") if isinstance(optimizer, SGD) else ("weight_decay",)
     saved = [{option: group[option] for option in off if option in group} for group in optimizer.param_groups]
     try:
@@ -36,10 +36,8 @@ def along_gradients(optimizer: Optimizer) -> Iterator[None]:
 def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) -> Iterator[None]:
     """Let ``optimizer`` step along its gradients in this context, without momentum and weight decay.
 
-    The remaining work is done at the beginning: the momentum of gradients that are sparse tensors, of which nothing is
-    late; Nesterov's look ahead; and the decay of the weights. Within `torch.no_grad`.
-
-    ``rule`` has applied the momentum; parameters in ``late`` had a sparse sum.
+    The rest is done at the beginning: momentum of sparse tensors, where nothing is late; Nesterov's look ahead; weight
+    decay. Within `torch.no_grad`. ``rule`` has applied the momentum; parameters in ``late`` had a sparse sum.
 
     Raises:
         ValueError: the optimizer's momentum has been changed, or its kind.
@@ -78,7 +76,7 @@ def without_momentum(optimizer: Optimizer, rule: Rule, late: Container[Tensor]) 
 
 
 def _push_rows(parameter: Tensor, state: State, momentum: float, nesterov: bool) -> None:
-    """Apply SGD's momentum to a gradient that is a sparse tensor, as torch does; it is in no residual."""
+    """Apply SGD's momentum to a sparse tensor, as torch does; it is in no residual."""
     gradient: Any = parameter.grad
     before = state.get("momentum_buffer")
     # As in torch, the first velocity is the gradient itself
@@ -91,7 +89,7 @@ def _push_rows(parameter: Tensor, state: State, momentum: float, nesterov: bool)
 def _look_ahead(parameters: Sequence[Any], states: Mapping[Tensor, State], momentum: float) -> None:
     """Turn gradients that include the ``momentum`` into Nesterov's.
 
-    Where dense SGD has the velocity ``u = g + m u_before``, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
+    With the velocity ``u = g + m u_before`` of dense SGD, Nesterov's update is ``g + m u = (1 + m) u - m u_before``.
     """
     for parameter in parameters:
         if LAST not in states[parameter]:  # first step
@@ -109,7 +107,7 @@ def _look_ahead(parameters: Sequence[Any], states: Mapping[Tensor, State], momen
 def _decay(
     parameters: Sequence[Tensor], states: Mapping[Tensor, State], momentum: float, decay: float, group: State
 ) -> None:
-    """Let weights decay as SGD does; the momentum of the decay needs no reduction."""
+    """Let weights decay as SGD does, with momentum, without a reduction."""
     for parameter in parameters:
         if DECAY not in states[parameter]:
             states[parameter][DECAY] = torch.zeros_like(parameter)

@@ -1,4 +1,4 @@
-"""Add up gradients that are sparse tensors exactly, row by row, as from embeddings with ``sparse=True``."""
+"""Add up sparse tensors exactly, row by row, as from embeddings with ``sparse=True``."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _RowSum(NamedTuple):
 
 
 def staged(gradient: Tensor | None, like: Tensor, dim: int) -> Tensor | Exception:
-    """Return a gradient, None: without entries, as a COO tensor in host memory without duplicates.
+    """Return a gradient, None: no entries, as a COO tensor in host memory without duplicates.
 
-    Half precision is widened. Shape and dtype are ``like``'s. A dense gradient, or one without ``dim`` sparse
-    dimensions, gives an error that all ranks are to raise.
+    Half precision is widened. Shape and dtype are ``like``'s. A gradient without ``dim`` sparse dimensions gives an
+    error that all ranks are to raise.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
     if gradient is None:
@@ -64,12 +64,12 @@ def summed(
     skips: bool = False,
     unfit: bool = False,
 ) -> _RowSum:
-    """Return the sums over the ranks of their `staged` gradients, or raise its error on every rank. Collective.
+    """Return the sums of `staged` gradients over the ranks, or raise an error among them on every rank. Collective.
 
     Args:
         own: gradients of this rank, or errors.
         comm: ranks.
-        absence: knows afterwards which of the gradients no rank had; None: nobody asks.
+        absence: learns which gradients no rank had; None: nobody asks.
         skips: True raises `StepRefused` on every rank if a gradient of any is not finite.
         unfit: True raises it anyway.
     """
@@ -98,7 +98,7 @@ def summed(
 
 
 def refused_in(handle: Handle[_RowSum] | None) -> StepRefused | None:
-    """Wait for sums, if any, and return the refusal of all ranks, if the sums end so."""
+    """Wait for sums, if any, and return the refusal of all ranks, if any."""
     try:
         if handle is not None:
             handle.wait()
@@ -116,7 +116,7 @@ def mean_of(total: Tensor, like: Tensor, divisor: float) -> Tensor:
 
 
 class SparseGradients:
-    """The parameters whose gradients are sparse tensors; their mean is clipped to ``max_norm`` by itself, if given."""
+    """Parameters with sparse tensors as gradients; their mean is clipped to ``max_norm`` by itself, if given."""
 
     def __init__(self, average: bool, max_norm: float | None = None, nonfinite: str = "keep") -> None:
         self.dims: dict[Tensor, int] = {}  # the parameters, and the sparse dimensions of each one's gradient
@@ -128,7 +128,7 @@ class SparseGradients:
         self._handle: Handle[_RowSum] | None = None  # handle of the sums under way
 
     def add(self, dims: Mapping[Tensor, int], order: Iterable[Tensor]) -> None:
-        """Take in parameters, with the sparse dimensions of their gradients; all stand in this ``order`` then."""
+        """Take in parameters, with the sparse dimensions of their gradients; all are in this ``order`` then."""
         self.dims.update(dims)
         self.dims = {parameter: self.dims[parameter] for parameter in order if parameter in self.dims}
         # Parameters have new numbers: knowledge of absence was by the old ones
@@ -141,7 +141,7 @@ class SparseGradients:
 
     @property
     def norm(self) -> float:
-        """Return the L2 norm of the mean of all gradients together, once their sum is there; 0 if there are none."""
+        """Wait for the sums, and return the L2 norm of the mean of all gradients together; 0 if there are none."""
         return self._handle.wait().norm if self._handle is not None else 0.0
 
     def start(self, begin: Callable[[Callable[[Comm], _RowSum]], Handle[_RowSum]]) -> None:
@@ -154,7 +154,7 @@ class SparseGradients:
             self._handle = begin(partial(summed, own, absence=self._absence, skips=skips, unfit=unfit))
 
     def refusal(self) -> StepRefused | None:
-        """Wait for the sums, if they were started; return the refusal of all ranks, if there is one."""
+        """Wait for the sums, if started; return the refusal of all ranks, if any."""
         return refused_in(self._handle)
 
     def abandon(self) -> None:
@@ -163,10 +163,9 @@ class SparseGradients:
 
     @torch.no_grad()
     def finish(self, factor: float = 1.0) -> None:
-        """Wait for the sums, if they were started, and set ``.grad`` to their mean, or them, times ``factor``.
+        """Wait for the sums, if started, and set ``.grad`` to their mean, or them, times ``factor``.
 
-        It becomes None where no rank had a gradient. A sum with NaN or Inf raises FloatingPointError under
-        ``nonfinite="raise"``.
+        None where no rank had a gradient. A sum with NaN or Inf raises FloatingPointError under ``nonfinite="raise"``.
         """
         handle, self._handle = self._handle, None
         if handle is None:
@@ -187,7 +186,7 @@ class SparseGradients:
             parameter.grad = None
 
     def fail(self) -> None:
-        """Set ``.grad`` to a row of NaN, so that a loss scaler sees that gradients overflowed."""
+        """Set ``.grad`` to a row of NaN: a loss scaler is to see the overflow."""
         self._handle = None
         for parameter, dim in self.dims.items():
             row = torch.full((1, *parameter.shape[dim:]), torch.nan)

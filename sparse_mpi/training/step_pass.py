@@ -34,11 +34,11 @@ class Place(Protocol):
         """Set ``.grad`` of the parameters to ``total / divisor``."""
 
     def fail(self) -> None:
-        """Set ``.grad`` of the parameters to NaN, so that a loss scaler sees that gradients overflowed."""
+        """Set ``.grad`` of the parameters to NaN: a loss scaler is to see the overflow."""
 
 
 def finished(steps: Iterable[Callable[[], T]]) -> list[T]:
-    """Run all ``steps``, also after an error, so that nothing stays under way; then raise the first error."""
+    """Run all ``steps``, also after an error, which leaves nothing under way; then raise the first."""
     results: list[T] = []
     errors: list[Exception] = []
     for step in steps:
@@ -55,7 +55,7 @@ class Pass:
     """The reductions of a step: begun one by one, refused by all ranks, or written. The same object for all steps.
 
     Attributes:
-        begun: places whose vectors are being reduced, in the order in which they were begun.
+        begun: places that are being reduced, in the order of their begin.
         tracer: records when each vector is reduced; None: nobody asks.
     """
 
@@ -71,7 +71,7 @@ class Pass:
             together(comm, True)
 
     def begin(self, place: Place, **options: Any) -> None:
-        """Begin to reduce the gradients of a ``place``; ``options`` are those of `GradientVector.start`."""
+        """Begin to reduce the gradients of a ``place``; ``options`` are as for `GradientVector.start`."""
         gradient, absent = place.collect()
         if self.tracer is not None:
             self.tracer.begin(anew=not self.begun)
@@ -82,7 +82,7 @@ class Pass:
             self.tracer.watch(handle, lambda: place.vector.reducer.selections)
 
     def refused(self, beside: StepRefused | None = None) -> StepRefused | None:
-        """Wait for all reductions; if one was refused, or sums ``beside`` them, withdraw all and return the refusal.
+        """Wait for all reductions; if one, or sums ``beside`` them, was refused, withdraw all and return the refusal.
 
         All ranks refuse alike. The first other error is raised then; else `write` raises it.
         """
@@ -110,7 +110,7 @@ class Pass:
         return max(refused, key=lambda one: one.revised)
 
     def write(self, divisor: Callable[[GradientVector], float]) -> list[Total]:
-        """Wait for all sums, write each to its place, over the ``divisor`` of its vector, and return the sums.
+        """Wait for all sums, write each over its vector's ``divisor`` to its place, and return the sums.
 
         Raises:
             Exception: the first error of a reduction, with nothing under way any more.

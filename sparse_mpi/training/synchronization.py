@@ -22,8 +22,8 @@ from sparse_mpi.training.reduction import GradientReduction
 class LossScale:
     """A scaler's work on the gradients of ``optimizer``; the same on all ranks once they are reduced.
 
-    The scaler leaves the whole step to the optimizer, as to a fused one of torch: all ranks then reach it, also ranks
-    whose own gradients have overflowed.
+    The scaler leaves the whole step to the optimizer, as to torch's fused ones: ranks with overflowed gradients reach
+    it, too.
     """
 
     def __init__(self, optimizer: Optimizer, scaler: GradScaler | None) -> None:
@@ -50,8 +50,8 @@ class LossScale:
     def take_out(self, overflowed: bool, after: ExitStack, flushed: bool) -> None:
         """Take the scale out of reduced gradients; the step is left out if any rank's have ``overflowed``.
 
-        ``after`` has the gradients given back. A rank without inputs may call ``step`` itself, without the scaler.
-        ``flushed`` gradients have no scale.
+        ``after`` gives gradients back. A rank without inputs may call ``step`` without the scaler. ``flushed``
+        gradients have no scale.
         """
         optimizer: Any = self._optimizer()
         reduced = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -72,17 +72,17 @@ class LossScale:
 
 
 class Synchronization:
-    """Reduces the gradients of an optimizer before it steps; its public methods become methods of that."""
+    """Reduces the gradients of an optimizer before it steps; its public methods become the optimizer's."""
 
     def __init__(self, optimizer: Optimizer, reduction: GradientReduction, scale: LossScale) -> None:
         self._optimizer, self._reduction, self._scale = ref(optimizer), reduction, scale
         self._synchronizes = True  # a step calls `synchronize`
 
     def synchronize(self) -> list[SparseVector[Tensor] | Tensor]:
-        """Finish the reduction: ``.grad`` of every parameter becomes its mean (or sum) over the ranks. Collective.
+        """Finish the reduction: ``.grad`` of every parameter becomes its mean or sum over the ranks. Collective.
 
-        A step does this. Call it if gradients are needed earlier, for clipping or a loss scaler; the next step takes
-        them as they are.
+        A step does this. Call it where gradients are needed earlier, as for clipping; the next step takes them as they
+        are.
 
         Returns, raises: see `GradientReduction.synchronize`.
         """
@@ -90,7 +90,7 @@ class Synchronization:
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Make a step take the gradients as they are within this context: call `synchronize` before."""
+        """Have a step take gradients as they are in this context: call `synchronize` before."""
         self._synchronizes = False
         try:
             yield
@@ -98,9 +98,9 @@ class Synchronization:
             self._synchronizes = True
 
     def before_step(self, after: ExitStack) -> None:
-        """Reduce, unless that is done or is to be skipped; called when the gradients are there.
+        """Reduce, unless that is done or to be skipped.
 
-        ``after`` undoes behind the step what is for the step alone.
+        ``after`` undoes behind the step what is for it alone.
         """
         self._scale.check()
         if not self._synchronizes:

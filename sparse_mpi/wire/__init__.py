@@ -1,4 +1,4 @@
-"""Message formats: they turn a `SparseVector` into contiguous buffers and back; no other code reads messages."""
+"""Message formats turn a `SparseVector` into contiguous buffers and back; no other code reads messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The protocol of wire formats: how entries become messages, and which values arrive.
+"""Protocol of wire formats: how entries become messages, and which values arrive.
 
-In this folder *rows* are always rows of a matrix. A transport moves a ``buffer`` of consecutive messages; their
-``lengths`` count items along its first axis.
+Here *rows* are rows of a matrix. A transport moves a ``buffer`` of consecutive messages; ``lengths`` count items along
+its first axis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparse_mpi.wire.codecs import Codec
 
 
 class Packed(NamedTuple):
-    """Messages that stand one after the other in a buffer, ready to be sent."""
+    """Consecutive messages in a buffer, ready to be sent."""
 
     buffer: Array  #: all messages, for the transport
     lengths: Any  #: (m,) int64, items of each message along the first axis of ``buffer``; as `split_counts` returns it
@@ -27,7 +27,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class SizeBound:
-    """An upper bound on the size of some messages, of vectors of any type."""
+    """An upper bound on the size of messages, of vectors of any type."""
 
     pairs: float = 0.0  #: (index, value) pairs in full
     values: float = 0.0  #: values in full, without index
@@ -40,11 +40,11 @@ class SizeBound:
         return SizeBound(number * self.pairs, number * self.values, number * self.extra)
 
     def bytes(self, value: int = 4) -> float:
-        """Return the bytes where indices are int32 and a value has ``value`` bytes."""
+        """Return the bytes, with int32 indices and ``value`` bytes a value."""
         return (4 + value) * self.pairs + value * self.values + self.extra
 
     def max(self, other: SizeBound) -> SizeBound:
-        """Return the larger bound of these messages and others, for any type of values."""
+        """Return the larger of both bounds, for any type of values."""
         for more, less in ((self, other), (other, self)):
             if more.pairs >= less.pairs and all(more.bytes(value) >= less.bytes(value) for value in (2, 8)):
                 return more
@@ -55,37 +55,37 @@ class SizeBound:
 class Wire(Protocol):
     """A wire format, which is a frozen dataclass. A message holds the entries of one region ``[start, stop)``.
 
-    Messages do not carry their region of indices: the receiver must know it. A message without entries has length 0.
+    The receiver must know the region. A message without entries has length 0.
     """
 
     @property
     def lossless(self) -> bool:
-        """Return whether values arrive unchanged. If not, the sender keeps the rounding error; see `Packed.vector`."""
+        """Return whether values arrive unchanged. If not, the sender keeps rounding errors; see `Packed.vector`."""
 
     @property
     def codec(self) -> Codec | None:
-        """Return the codec that writes values, or None if the format has none."""
+        """Return the codec that writes values, if any."""
         return None
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         """Cut the entries into m messages of ``counts`` ``(m,)`` entries and encode them.
 
-        ``regions`` ``(m, 2)`` int64 are start and stop of the region in which a message's entries lie.
+        ``regions`` ``(m, 2)`` int64 are start and stop of each message's region.
         """
 
     def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        """Decode messages into their entries, in the order of the messages: by index if the regions ascend.
+        """Decode messages into their entries, in message order: by index if the regions ascend.
 
         Args:
             buffer: messages, one after the other.
-            lengths: ``(m,)`` items of each along the first axis of ``buffer``.
+            lengths: ``(m,)`` items along the first axis of ``buffer``.
             regions: ``(m, 2)`` int64, start and stop of each message's region.
             size: length of the dense vector.
             dtype: dtype of its values.
         """
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """Encode all entries as one message, which may hold the region ``(2,)`` densely where that is shorter."""
+        """Encode all entries as one message, which may hold the region ``(2,)`` densely if shorter."""
 
     def unpack_sums(
         self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any
@@ -93,32 +93,32 @@ class Wire(Protocol):
         """Decode messages of `pack_sum`, with the arguments of `unpack`; a dense region gives its non-zero elements."""
 
     def lengths_of(self, entries: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> np.ndarray:
-        """Return the lengths ``(m,)`` int64 of messages that hold ``entries`` ``(m,)`` in ``regions`` ``(m, 2)``."""
+        """Return the lengths ``(m,)`` int64 of messages with ``entries`` ``(m,)`` in ``regions`` ``(m, 2)``."""
 
     def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        """Return an upper bound on the size of messages with ``entries`` entries in regions of ``width`` in total."""
+        """Return an upper bound on the size of messages, with ``entries`` entries in regions of ``width`` in all."""
 
     def max_size_of_sum(self, entries: float, width: float) -> SizeBound:
         """Return an upper bound on the size of a message of `pack_sum`: at most ``entries`` of ``width`` elements."""
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """Encode as one message a vector whose number of entries in each row all ranks know by ``pattern``.
+        """Encode a vector as one message; all ranks know each row's number of entries by ``pattern``.
 
         The buffer is bytes ``(b,)``, of the same length on every rank.
         """
 
     def unpack_rows(self, messages: Array, pattern: Pattern, size: int, dtype: Any) -> SparseVector:
-        """Decode the messages ``(P, b)`` that all ranks made by `pack_rows`: their entries in rank order."""
+        """Decode all ranks' messages ``(P, b)`` of `pack_rows`: their entries in rank order."""
 
     def row_overhead(self, pattern: Pattern) -> int:
         """Return by how many bytes a message of `pack_rows` exceeds its float32 values; negative if rounded."""
 
 
 def pack_whole(wire: Wire, vector: SparseVector) -> Packed:
-    """Encode all entries as one message whose region is the whole vector."""
+    """Encode all entries as one message, with the whole vector as its region."""
     return wire.pack(vector, np.array([len(vector.indices)]), np.array([[0, vector.size]]))
 
 
 def unpack_whole(wire: Wire, buffer: Array, lengths: Any, size: int, dtype: Any) -> SparseVector:
-    """Decode messages of `pack_whole`, of ``lengths`` ``(m,)``, into their entries, in the order of the messages."""
+    """Decode messages of `pack_whole`, of ``lengths`` ``(m,)``, into their entries, in message order."""
     return wire.unpack(buffer, np.asarray(lengths), np.tile([0, size], (len(lengths), 1)), size, dtype)

@@ -1,8 +1,8 @@
-"""Codecs: they write the values of a packed message unchanged, or rounded to 16, 8, 4 or 2 bits.
+"""Codecs write the values of a packed message unchanged, or rounded to 16, 8, 4 or 2 bits.
 
 Rounding is the same on every machine and in every run: a value sent twice arrives as the same bits. A finite value
-never becomes Inf. float64 values are rounded to float32 first and are float64 again after decoding. Any NaN arrives as
-the same bits, too, except unrounded.
+never becomes Inf. float64 values are rounded to float32 first and decoded to float64. Any NaN arrives as the same bits,
+except unrounded.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sparse_mpi.sparse import SparseVector
 class Codec(Protocol):
     """A codec of values, which is a frozen dataclass.
 
-    It makes one code of each value, and, if it has scales, one float32 scale of each block of neighbouring values.
+    It makes a code of each value and, if it has scales, a float32 scale of each block of neighbours.
     """
 
     @property
     def lossless(self) -> bool:
-        """Return whether decoding gives back the same values."""
+        """Return whether decoding restores the same values."""
 
     @property
     def block(self) -> int:
-        """Return how many values share a scale, or 0 if the codec has no scales."""
+        """Return how many values share a scale; 0: no scales."""
 
     @property
     def together(self) -> int:
@@ -40,13 +40,13 @@ class Codec(Protocol):
 
     @property
     def code_bytes(self) -> int | None:
-        """Return the bytes of an item of codes; None: the bytes of a value."""
+        """Return the bytes of an item of codes; None: a value's."""
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
-        """Return codes, or the items that hold them, and scales ``(b,)``; blocks lie between ``edges`` ``(b + 1,)``."""
+        """Return codes, or their items, and scales ``(b,)``; blocks lie between ``edges`` ``(b + 1,)``."""
 
     def decode(self, codes: Array, scales: Array, edges: np.ndarray, dtype: object) -> Array:
-        """Return the values ``(nnz,)``, of type ``dtype``; codes that arrived are bytes, uint8."""
+        """Return the values ``(nnz,)`` of type ``dtype``; arrived codes are uint8."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ class Unrounded:
     code_bytes: ClassVar[int | None] = None
 
     def __repr__(self) -> str:
-        """Return the first name of the class: checkpoints hold it, and must keep loading."""
+        """Return the class's first name, so that checkpoints keep loading."""
         return "Exact()"
 
     def encode(self, vector: SparseVector, edges: np.ndarray) -> tuple[Array, Array]:
@@ -118,10 +118,10 @@ class Float16(_Half):
 
 @dataclass(frozen=True)
 class Int8(_Rounded):
-    """Steps of a scale that 128 neighbouring values share: a 127th of the largest finite magnitude among them.
+    """Steps of a scale that 128 neighbouring values share: a 127th of their largest finite magnitude.
 
-    Rounding is stochastic and unbiased, to one of the two nearest steps. A hash of index and value takes the place of a
-    random number, so that every kernel set, run and transport rounds alike. Inf and NaN arrive as NaN.
+    Rounding is stochastic and unbiased, to one of the two nearest steps. A hash of index and value replaces random
+    numbers: every kernel set, run and transport rounds alike. Inf and NaN arrive as NaN.
     """
 
     short: ClassVar[bool] = False  # scales are rounded to bfloat16
@@ -146,8 +146,8 @@ class Int4(_Levels):
     """A sign and one of 8 magnitudes, evenly spaced from the smallest to the largest finite one of 128 neighbours.
 
     Rounding is stochastic and unbiased, by the hash of `Int8`; float16 and bfloat16 values never exceed their largest.
-    Levels begin at the smallest magnitude because selections have no small values: of normal values the largest 1.6 %
-    are off by 3.3 %, not 8.5 %. Inf and NaN arrive as NaN; a block that has one, or a 0, has levels from 0 on.
+    Levels begin at the smallest magnitude because selections have no small values: the largest 1.6 % of normal values
+    are off by 3.3 %, not 8.5 %. Inf and NaN arrive as NaN; a block with one, or a 0, has levels from 0 on.
     """
 
     together: ClassVar[int] = 2
@@ -161,9 +161,9 @@ class Int4(_Levels):
 class Int2(_Levels):
     """A sign and one of two magnitudes of 128 neighbours: the mean of those above their mean, and of the others.
 
-    Rounding is biased, so that its error must stay in the residual, as in the reducers: of normal values the largest
-    1.6 % are off by 6.8 % and all of them by 35 %; unbiased ones would be off by 20 and 112 %. An error never exceeds
-    its value. Inf and NaN arrive as NaN; in a block that has one, or a 0, the others become 0.
+    Rounding is biased, so its error must stay in the residual, as in the reducers: the largest 1.6 % of normal values
+    are off by 6.8 % and all by 35 %; unbiased ones would be off by 20 and 112 %. An error never exceeds its value. Inf
+    and NaN arrive as NaN; in a block with one, or a 0, the others become 0.
     """
 
     together: ClassVar[int] = 4
@@ -178,7 +178,7 @@ class Log4(_Rounded):
     """A power of 4 at or below the largest of 128 neighbours, in four bits: for numbers that are not negative.
 
     A number is half to twice its decoded value, down to 2^-30 of the largest, to which smaller ones are raised; 2^-28
-    where a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. For second moments: errors are lost.
+    if a neighbour is Inf, NaN, or too large for float32, which arrives as Inf. For second moments: errors are lost.
     """
 
     together: ClassVar[int] = 2
@@ -202,7 +202,7 @@ def single(values: Array) -> Array:
 
 
 def as_type(values: Array, dtype: Any) -> Array:
-    """Return decoded values, bfloat16 as its bits too, as float32 or float64, with NumPy's bits of NaN.
+    """Return decoded values, also bfloat16 bits, as float32 or float64, with NumPy's bits of NaN.
 
     Conversions on a device make other bits of NaN, 0x7FFFFFFF and its float64.
     """

@@ -1,7 +1,7 @@
 """Coordinates: an int32 index and the unrounded value. A float32 pair is 8 bytes, a float64 pair 12, a half one 6.
 
 A message is a C-contiguous matrix with a pair in each row: the bytes of the index, then of the value. Its length is the
-number of pairs, so that a vector encoded once is split among all ranks by counts of entries. There is no header.
+number of pairs, so that a vector encoded once is split among ranks by counts. There is no header.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Coo:
         return vector
 
     def pack_sum(self, vector: SparseVector, region: np.ndarray) -> Packed:
-        """See `Wire.pack_sum`. The buffer is flat, of integers as in `encode`; its length marks a dense region."""
+        """See `Wire.pack_sum`. The buffer is flat, of `encode`'s integers; its length marks a dense region."""
         values, (start, stop) = vector.values, region.tolist()
         buffer = encode(vector)
         if buffer.nbytes < (stop - start) * values.itemsize:
@@ -80,7 +80,7 @@ class Coo:
         return SizeBound(pairs=entries) if 2 * entries < width else SizeBound(values=width)
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
-        """See `Wire.pack_rows`: the values and then their columns, as `wire.patterns` writes them."""
+        """See `Wire.pack_rows`: values, then columns, see `wire.patterns`."""
         message = encode_rows(vector, pattern)
         return Packed(message, np.array([len(message)]), vector)
 
@@ -93,7 +93,7 @@ class Coo:
 
 
 def pair_bytes(size: int, dtype: Any) -> int:
-    """Return the bytes of one (index, value) pair of a vector of length ``size``."""
+    """Return the bytes of an (index, value) pair of a vector of length ``size``."""
     return index_dtype(size).itemsize + np.dtype(dtype).itemsize
 
 
@@ -104,5 +104,5 @@ def encode(vector: SparseVector) -> Array:
 
 
 def decode(buffer: Array, size: int, dtype: Any) -> SparseVector:
-    """Invert `encode` for one or more messages of a vector of this ``size`` and ``dtype``."""
+    """Invert `encode` for messages of a vector of this ``size`` and ``dtype``."""
     return SparseVector(*kernels.of(buffer).from_pairs(buffer, index_dtype(size), np.dtype(dtype)), size)

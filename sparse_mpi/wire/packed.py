@@ -2,24 +2,23 @@
 
 A message holds c entries of a region of u indices. It has up to five sections, each of whole bytes:
 
-1. the number c - 1, little endian, in 1, 2, 4 or 8 bytes, enough for any number below u;
-2. the codes of the values, of which a byte may hold several;
-3. the scales of the values, where the codec has scales;
+1. c - 1, little endian, in 1, 2, 4 or 8 bytes, enough for any number below u;
+2. the codes of the values, perhaps several in a byte;
+3. the scales of the values, if the codec has scales;
 4. the low bits of the indices, and
 5. the high bits of the indices.
 
-Indices count from the start of the region, and are written in the shorter one of two forms:
+Indices count from the region's start, in the shorter of two forms:
 
-- *Elias-Fano.* Each index is cut in two. Its l = floor(log2(u / c)) low bits are stored side by side. The high parts
-  h = index >> l ascend, so that each needs only one bit: the i-th entry sets the bit at position h + i. The positions
-  are distinct, and the reader subtracts i. The high section has c + u / 2^l bits.
+- *Elias-Fano.* Each index is cut in two. Its l = floor(log2(u / c)) low bits are stored side by side. The high parts h
+  = index >> l ascend, so each needs one bit: the i-th entry sets the bit at position h + i. Positions are distinct, and
+  the reader subtracts i. The high section has c + u / 2^l bits.
 - *Bitmap.* Every index of the region is one bit of the high section; there are no low bits.
 
-If the message has all u indices of the region, neither section is sent. The message of no entries is empty.
+With all u indices of the region, neither section is sent. The message of no entries is empty.
 
-Elias-Fano needs at most 2 + log2(u / c) bits an index for any data, 8.6 at 1 %. The length of a message follows from c
-and u, so a rank that knows the count knows the length. Entries are independent of each other, so a GPU writes and reads
-them in parallel.
+Elias-Fano needs at most 2 + log2(u / c) bits an index, 8.6 at 1 %. A message's length follows from c and u. Entries are
+independent, so a GPU writes and reads them in parallel.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ class BitPacked:
         return int((self.lengths_of(entries, regions, 0, np.float32) - 4 * entries).sum())
 
     def entries(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
-        """Return the number of entries of each message ``(m,)`` int64; see `Wire.unpack` for the arguments."""
+        """Return each message's number of entries ``(m,)`` int64; see `Wire.unpack` for the arguments."""
         if not self.unit:
             return regions[:, 1] - regions[:, 0]
         # The host waits for a device only where lengths do not tell it
@@ -172,17 +171,17 @@ class BitPacked:
     def lay_out(
         self, entries: np.ndarray, regions: np.ndarray, dtype: Any
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the starts of all sections of all messages, and the blocks of values that share a scale.
+        """Return the starts of all messages' sections, and the blocks of values that share a scale.
 
         Returns:
-            A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of blocks, of which every message begins a new one,
-            none if the codec has no scales; and the lengths ``(m,)`` that are sent. All are read-only.
+            A table ``(m,)`` of `MESSAGE`; the edges ``(b + 1,)`` of blocks, new in every message, none without scales;
+            and the lengths ``(m,)`` that are sent. All are read-only.
         """
         counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
         return _laid_out(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
 
     def records(self, entries: np.ndarray, regions: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the table and the lengths of `lay_out`, which must not be written to either."""
+        """Return the table and the lengths of `lay_out`, read-only too."""
         counts, spans = np.asarray(entries, np.int64), np.asarray(regions, np.int64)
         return _records(self._form, np.dtype(dtype).itemsize, counts.tobytes(), spans.tobytes())
 
@@ -220,7 +219,7 @@ def _laid_out(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[
 def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) -> np.ndarray | None:
     """Return `BitPacked.entries_by_length`.
 
-    Longer messages have more entries, up to rounding to bytes; messages of all indices lack the sections of indices.
+    Longer messages have more entries, up to rounding to bytes; those with all indices lack index sections.
     """
     if form.together > 1:  # too few bits an entry: several numbers fit
         return None
@@ -249,9 +248,9 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
 
 
 def entries_of(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
-    """Read the number of entries ``(m,)`` of each message, at ``starts`` or one after the other.
+    """Read each message's number of entries ``(m,)``, at ``starts`` or one by one.
 
-    Raise `MalformedMessage` for a message without room for its number, or with more entries than its region has.
+    Raise `MalformedMessage` for a message without room for its number, or with more entries than its region.
     """
     lengths = np.asarray(lengths, np.int64)
     starts = lengths.cumsum() - lengths if starts is None else starts
@@ -290,14 +289,14 @@ class _NoValues(Unrounded):
 
 
 class KnownCounts(BitPacked):
-    """The packed format without numbers of entries: a message has every index, unless its reader knows the number."""
+    """The packed format without numbers of entries: a message has every index, or its reader knows the number."""
 
     unit: ClassVar[int] = 0
 
 
 @dataclass(frozen=True)
 class Complete(KnownCounts):
-    """The format of messages that have an entry for every index of their region: only values are sent."""
+    """The format of messages with an entry for every index of their region: only values are sent."""
 
     def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
         codec, (indices, values, size) = self.codec, vector
@@ -343,12 +342,12 @@ class ShortComplete(Complete):
 
 @dataclass(frozen=True)
 class Paired:
-    """Two numbers an entry: even indices of a complete vector in one format, odd ones in another.
+    """Two numbers an entry: a complete vector's even indices in one format, odd ones in another.
 
     A message is the first format's, then the second's. Regions begin and end between entries.
 
     Args:
-        formats: formats of complete messages, whose buffers are bytes.
+        formats: formats of complete messages, with buffers of bytes.
     """
 
     formats: tuple[Wire, Wire]
@@ -393,7 +392,7 @@ def cut_messages(buffer: Array, lengths: np.ndarray) -> list[Array]:
 
 
 def paired(even: Array, odd: Array) -> Array:
-    """Return an array ``(2m,)`` in which the elements of two ``(m,)`` take turns."""
+    """Return an array ``(2m,)`` with elements of two ``(m,)`` in turns."""
     return namespace(even).stack([even, odd], axis=1).ravel()
 
 
@@ -401,9 +400,9 @@ POSITIONS = KnownCounts(_NoValues())
 
 
 def pack_positions(indices: Array, counts: np.ndarray, regions: np.ndarray) -> Array:
-    """Cut ``indices``, ascending in each region, into m messages of ``counts`` ``(m,)``, 8.6 bits an index at 1 %.
+    """Cut ``indices``, ascending in each region, into messages of ``counts`` ``(m,)``, 8.6 bits an index at 1 %.
 
-    ``regions`` ``(m, 2)`` int64 are start and stop of each message; `positions_lengths` are their lengths.
+    ``regions`` ``(m, 2)`` int64 are each message's start and stop; `positions_lengths` are their lengths.
     """
     xp, messages = namespace(indices), POSITIONS.records(counts, regions, None)[0]
     return kernels.of(indices).write_messages(messages, indices, xp.empty(0, np.uint8), xp.empty(0, np.float32))
@@ -417,7 +416,7 @@ def unpack_positions(buffer: Array, counts: np.ndarray, regions: np.ndarray, siz
 
 
 def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
-    """Return the bytes ``(m,)`` int64 of messages that hold ``counts`` ``(m,)`` indices in ``regions`` ``(m, 2)``."""
+    """Return the bytes ``(m,)`` int64 of messages of ``counts`` ``(m,)`` indices in ``regions`` ``(m, 2)``."""
     return POSITIONS.lengths_of(counts, regions, 0, None)
 
 
@@ -432,7 +431,7 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 
 
 class _Same(_NoValues):
-    """A codec for senders with a single value: only the scale of the blocks is sent."""
+    """A codec for senders with a single value: only scales are sent."""
 
     block: ClassVar[int] = SCALED
 
@@ -472,7 +471,7 @@ class Ballots:
         return SparseVector(indices, values.astype(dtype, copy=False), size)
 
     def runs(self, received: Array, lengths: np.ndarray, region: np.ndarray) -> np.ndarray | None:
-        """Return each message's number of entries in ``region``, for `Kernels.add_in_order`; None: it need not know."""
+        """Return each message's number of entries in ``region``, for `Kernels.add_in_order`; None: not needed."""
         if not is_device(received):
             return None
         return LAYOUT.entries_by_length(lengths, np.repeat(BALLOTS * region[None], len(lengths), axis=0), None)

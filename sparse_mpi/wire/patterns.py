@@ -1,7 +1,7 @@
-"""Messages of vectors whose number of entries in each row of each tensor is known to all ranks, as a `rows.Pattern`.
+"""Messages of vectors with numbers of entries in each tensor's rows known to all ranks, as a `rows.Pattern`.
 
-A message is flat bytes: all values, row by row, and then the column of each in its row, in 1, 2 or 4 bytes by the
-length of the row. The pattern gives row numbers and counts.
+A message is flat bytes: all values, row by row, then their columns, in 1, 2 or 4 bytes by the row's length. The pattern
+gives row numbers and counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparse_mpi.sparse import SparseVector
 
 
 def column_type(length: int) -> np.dtype:
-    """Return the type of a column in a row of that length: one byte up to 256, two up to 65,536, else `index_dtype`."""
+    """Return the type of a column in a row of ``length``: one byte up to 256, two up to 65,536, else `index_dtype`."""
     return np.dtype(np.uint8 if length <= 1 << 8 else np.uint16 if length <= 1 << 16 else index_dtype(length))
 
 
@@ -27,7 +27,7 @@ def column_bytes(pattern: Pattern) -> int:
 
 
 def encode_rows(vector: SparseVector, pattern: Pattern) -> Array:
-    """Return the message ``(bytes,)`` uint8 of a vector with the entries of ``pattern``, in index order."""
+    """Return the message ``(bytes,)`` uint8 of a vector with ``pattern``'s entries, in index order."""
     xp = namespace(vector.values)
     indices, values = vector.indices, vector.values
     # Bring entries into the order of their rows, if rows are strided.

@@ -1,4 +1,4 @@
-"""Elect: whose votes count where, the votes, and the algorithm."""
+"""Elect: who owns entries, the votes, and the algorithm."""
 
 from __future__ import annotations
 

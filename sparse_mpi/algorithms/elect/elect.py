@@ -1,18 +1,18 @@
-"""Elect: ranks vote sparsely for entries, then all of them add exact values of the elected entries.
+"""Elect: ranks vote sparsely for entries, then all add exact values of the elected ones.
 
 Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
-9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages, or about
-4 sqrt(P) + 3 ceil(log2 P) with many ranks and few votes. Returns k entries, fewer only if fewer have votes: every rank
-elects, among its own entries, which are a fair sample of all, the k/P with the largest sums of votes. Stores n + n/P
-numbers on each rank.
+9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages, or about 4 sqrt(P) +
+3 ceil(log2 P) with many ranks and few votes. Returns k entries, fewer only if fewer have votes: every rank elects,
+among its own entries, a fair sample of all, the k/P with the largest sums of votes. Stores n + n/P numbers on each
+rank.
 
-In Ok-Topk an entry is summed only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
+Ok-Topk sums an entry only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
 ranks clear the same entries of their residuals.
 
-A rank remembers its votes until their entry is elected and sends only changes. Entries that no single rank would select
-but whose sum is large are thus elected in time. Without error feedback old votes refer to lost gradients, at the cost
-of 5 % of the energy.
+A rank remembers its votes until their entry is elected and sends only changes. Entries with a large sum that no single
+rank would select are thus elected in time. Without error feedback old votes refer to lost gradients, at the cost of 5 %
+of the energy.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ ENOUGH_VOTES = 16  # votes in a message above which one stage does on any number
 
 @dataclass(frozen=True)
 class ElectState:
-    """State between steps. Selections and sums of votes differ between ranks; the rest is replicated."""
+    """State between steps. Selections and vote sums differ between ranks; the rest is replicated."""
 
     # Fields of 0.4 that are gone, and new ones: guesses that save time and change no result
     since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))
@@ -99,14 +99,14 @@ class Elect(Algorithm):
 
     Args:
         selector: picks a rank's candidates, four for each vote.
-        votes: c, the votes of a rank over k, at least 1/P; halved where votes take two stages. After a step with fewer
-            than 0.9k elected entries, because ranks voted for the same ones, ranks divide more entries among
-            themselves, up to k; after other steps fewer again.
-        wire: the message format of values, 8 bits by default; the rounding error stays in the residual. Where k is n
-            or on a single rank, no residual can correct it, and values have full precision. Indices known to all ranks
-            are not sent if the format allows.
+        votes: c, a rank's votes over k, at least 1/P; halved where votes take two stages. After a step with fewer than
+            0.9k elected entries, because ranks voted for the same ones, ranks divide more entries among themselves, up
+            to k; after other steps fewer.
+        wire: the message format of values, 8 bits by default; the rounding error stays in the residual. If k is n or on
+            a single rank, no residual can correct it, and values have full precision. Indices known to all ranks are
+            not sent if the format allows.
         radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
-            on more than 16 ranks where the messages of a single one would hold fewer than 16 votes.
+            on more than 16 ranks if a single one's messages would hold fewer than 16 votes.
         levels: 1, 2 or None, as for `OkTopk`.
     """
 
@@ -294,7 +294,7 @@ class Elect(Algorithm):
         return Bound.of(sum([*votes, *sums], gathered), messages, control * (ranks - 1))
 
     def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
-        """Return the format of elected values: without indices if the format allows."""
+        """Return the format of elected values, if possible without indices."""
         return WHOLE if k >= size or ranks == 1 else self._values
 
     @cached_property

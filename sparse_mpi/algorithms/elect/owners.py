@@ -1,7 +1,7 @@
-"""The owners of entries, who count the votes for them: neighbouring indices have different owners, with equal shares.
+"""Owners of entries, who count their votes: neighbouring indices have different owners, with equal shares.
 
-Indices are dealt out one by one, and each round begins at another rank, which spreads columns of a matrix too. No
-message is needed, and only chance gives one rank more votes than another.
+Indices are dealt out one by one; each round begins at another rank, which spreads a matrix's columns too. No message is
+needed, and only chance gives a rank more votes than another.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Owners:
 
     @cached_property
     def width(self) -> int:
-        """Return the number of entries each rank owns, numbers without an index included."""
+        """Return how many numbers a rank owns, including those without an index."""
         return -(-self.size // self.ranks)
 
     @cached_property
@@ -44,15 +44,15 @@ class Owners:
 
     @cached_property
     def owned(self) -> np.ndarray:
-        """Return how many entries each rank owns ``(P,)``, int64."""
+        """Return each rank's number of entries ``(P,)``, int64."""
         places = np.arange(self.ranks) - first_of(np.array([self.width - 1]), self.ranks)
         return self.width - 1 + (places % self.ranks < self.size - (self.width - 1) * self.ranks)
 
     @lru_cache(maxsize=64)  # noqa: B019 - one object for each pair of size and ranks
     def quotas(self, k: int, turn: int) -> np.ndarray:
-        """Return each rank's number of elected entries ``(P,)``: k in all, and at most one more than on another rank.
+        """Return each rank's number of elected entries ``(P,)``: k in all, at most one more than on another.
 
-        The ranks that elect one more change with ``turn``, so that small k leave none out.
+        The ranks that elect one more change with ``turn``: small k leave none out.
         """
         ends = k * np.arange(turn, turn + self.ranks + 1) // self.ranks
         return np.minimum(np.diff(ends), self.owned) if k < self.size else self.owned

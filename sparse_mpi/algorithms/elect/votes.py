@@ -1,4 +1,4 @@
-"""The votes of a rank: the changes of its largest entries since its earlier votes for them."""
+"""A rank's votes: the changes of its largest entries since its earlier votes for them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def candidates_for(votes: int, size: int) -> int:
 def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tuple[SparseVector, Array]:
     """Return votes for all ``candidates``, and the ascending positions ``(votes,)`` int32 of the votes to send.
 
-    vote = value - sum of this rank's earlier votes for the entry. Sent are the votes with the largest product of vote
-    and value, in magnitude; roots are multiplied, which cannot overflow.
+    vote = value - sum of this rank's earlier votes for the entry. Votes with the largest magnitude of vote times value
+    are sent; roots are multiplied, which cannot overflow.
     """
     passes = kernels.of(my_vote_sum)
     places, deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
@@ -36,8 +36,8 @@ def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tup
 def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> Array:
     """Return the mask ``(m,)`` of ``candidates`` for which this rank may vote where ranks divide the entries.
 
-    A rank may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, for each index. NaN
-    and Inf are always in the mask: they have to show in the sum.
+    A rank may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, for each index. NaN and
+    Inf are always in the mask: they must show in the sum.
     """
     offsets = (fractions(candidates.indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     finite = namespace(candidates.values).isfinite(candidates.values)

@@ -1,1 +1,1 @@
-"""The doctor: facts of all ranks, findings from them, and risky calls tried out in child processes of rank 0."""
+"""The doctor: all ranks' facts, findings, and risky calls tried out in child processes of rank 0."""

@@ -1,4 +1,4 @@
-"""The facts of one rank: plain values that can be gathered and printed. Nothing here is slow or can crash."""
+"""Facts of one rank: plain values to gather and print. Nothing here is slow or can crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRANSPORTS = ("OMPI_MCA_pml", "OMPI_MCA_btl", "UCX_TLS", "UCX_NET_DEVICES", "FI_
 
 
 def facts(MPI: Any = None) -> dict[str, Any]:
-    """Return the facts of this process; ``MPI`` is mpi4py's module, None where there is none."""
+    """Return this process's facts; ``MPI`` is mpi4py's module, if any."""
     has_affinity = hasattr(os, "sched_getaffinity")
     known = {
         "host": platform.node(),
@@ -64,7 +64,7 @@ def fabrics(ports: str = "/sys/class/infiniband/*/ports/*") -> list[str]:
 
 
 def interfaces(folders: str = "/sys/class/net/*") -> list[str]:
-    """Return name and rate of every interface of TCP that is up, but for the loopback."""
+    """Return name and rate of every TCP interface that is up, except the loopback."""
     up = [of for of in sorted(glob.glob(folders)) if _line(of, "operstate") == "up"]
     rates = {Path(of).name: _line(of, "speed") for of in up}  # Mbit/s; virtual ones tell none, or -1
     return [f"{name} at {int(mbit) / 1e3:g} Gbit/s" if mbit.isdigit() else name for name, mbit in rates.items()]
@@ -78,7 +78,7 @@ def _line(folder: str, file: str) -> str:
 
 
 def gpus() -> list[str]:
-    """Return model, driver and memory of every GPU, by its driver's own program; empty where there is none."""
+    """Return model, driver and memory of every GPU, by its driver's program."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

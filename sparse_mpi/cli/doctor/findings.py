@@ -1,4 +1,4 @@
-"""From the facts of all ranks to findings, each with a remedy: pure functions, one a subject."""
+"""From all ranks' facts to findings, each with a remedy: pure functions, one a subject."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding(NamedTuple):
 
 
 def said(values: list[Any]) -> str:
-    """Return the values of all ranks in one line: one value if all agree, else each with its ranks."""
+    """Return all ranks' values in one line: one value if all agree, else each with its ranks."""
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(str(value), []).append(str(rank))

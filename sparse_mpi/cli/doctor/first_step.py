@@ -1,4 +1,4 @@
-"""The seconds that first steps spend on their kernels, and whether the next process finds them compiled."""
+"""First steps' seconds for their kernels, and whether the next process finds them compiled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SECONDS = 300.0  # for the program
 def first_step(
     versions: Mapping[str, str], algorithms: Sequence[str] = DEFAULTS, optimizers: Iterable[str] = ()
 ) -> Finding:
-    """Make first steps, for which Numba compiles the kernels missing in its cache, and stores them there."""
+    """Make first steps, for which Numba compiles and stores the kernels missing in its cache."""
     if "numba" not in versions:
         remedy = "install the extra cpu (numba): selection on the CPU takes a fraction of the time with it"
         return Finding("kernels", "NumPy's; nothing to compile", "advice", remedy)
@@ -88,7 +88,7 @@ def make_steps(algorithm: str) -> None:
 
 
 def _train_steps(optimizer: str) -> None:
-    """Run `PROGRAM` with an optimizer of torch, in a process of its own as programs are."""
+    """Run `PROGRAM` with an optimizer of torch, in a process of its own."""
     done = call([sys.executable, "-c", PROGRAM, optimizer], outside_of_jobs(os.environ), SECONDS)
     if done.returncode:
         raise RuntimeError(reason(done))

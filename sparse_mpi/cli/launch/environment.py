@@ -1,4 +1,4 @@
-"""The environment of a job's processes, and the cores of this machine."""
+"""The environment of a job's processes, and this machine's cores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" is two
 
 
 def dropped(environment: Mapping[str, str]) -> list[str]:
-    """Return a launcher's variables for this process; PMIX_MCA_ begins settings of the user."""
+    """Return a launcher's variables for this process; PMIX_MCA_ begins the user's settings."""
     return sorted(name for name in environment if name.startswith(INHERITED) and not name.startswith("PMIX_MCA_"))
 
 
@@ -30,7 +30,7 @@ def outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def needed(environment: Mapping[str, str], threads: int) -> dict[str, str]:
-    """Return the variables for ranks of any MPI; the caller lets the user's own win, except for ``PYTHONPATH``."""
+    """Return the variables for ranks of any MPI; the user's own win, except ``PYTHONPATH``."""
     found = {"OMP_NUM_THREADS": str(threads), UNBUFFERED: "1", "HOME": home()}
     if not {"site-packages", "dist-packages"} & set(ROOT.parts):
         others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(ROOT))]

@@ -1,7 +1,7 @@
 """The MPI that mpi4py loads, its mpiexec, and the settings of both.
 
-A flavour has all differences between implementations. mpi4py is asked in a child process, which loads the MPI library
-and does not initialise it.
+A flavour has all differences between implementations. A child process asks mpi4py: it loads the MPI library without
+initialising it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def find_library(environment: Mapping[str, str]) -> Library:
 def find_mpiexec(environment: Mapping[str, str]) -> Mpiexec:
     """Return the mpiexec of the MPI that mpi4py loads, beside this Python or on the path.
 
-    Its ``--version`` must show the same implementation. Raises LaunchError: there is no MPI, or no mpiexec of it.
+    Its ``--version`` must show the same implementation. Raises LaunchError: there is no MPI, or it has no mpiexec.
     """
     library = find_library(environment)
     others = []
@@ -160,7 +160,7 @@ def candidates(flavour: Flavour, environment: Mapping[str, str]) -> dict[str, No
 
 
 def survival(flavour: Flavour) -> tuple[str, ...]:
-    """Return mpiexec's options with which ranks survive the failure of others; LaunchError if it has none."""
+    """Return mpiexec's options for ranks to survive the failure of others; LaunchError if it has none."""
     if flavour.elastic is None:
         raise LaunchError(
             f"--elastic needs an MPI whose ranks survive the failure of others, as Open MPI 5, got {flavour.name}; "
@@ -172,7 +172,7 @@ def survival(flavour: Flavour) -> tuple[str, ...]:
 def call(
     command: list[str], environment: Mapping[str, str], seconds: float = LIMIT
 ) -> subprocess.CompletedProcess[str]:
-    """Run a short program; one that hangs or cannot be run ends with exit status 1 and the reason on stderr."""
+    """Run a short program; if it hangs or cannot run, the exit status is 1 and stderr the reason."""
     try:
         return subprocess.run(
             command, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
@@ -184,7 +184,7 @@ def call(
 
 
 def reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Return why a program failed: the signal that ended it, the last line of its stderr, or its status."""
+    """Return why a program failed: its signal, the last line of its stderr, or its status."""
     if done.returncode < 0:
         return signal.Signals(-done.returncode).name
     return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

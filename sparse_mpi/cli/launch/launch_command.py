@@ -33,10 +33,10 @@ class LaunchCommand:
 def build(
     ranks: int | None, command: tuple[str, ...], cores: int, environment: Mapping[str, str], elastic: bool = False
 ) -> LaunchCommand:
-    """Return the line that starts ``command`` on ``ranks`` ranks of this machine; None: a rank for each core.
+    """Return the line that starts ``command`` on ``ranks`` ranks of this machine; None: a rank a core.
 
-    The user's own settings win. The ranks of an ``elastic`` job survive the failure of others. Raises LaunchError:
-    there is no MPI, or no mpiexec of it, its ranks cannot survive, or this is a part of a Slurm job on several nodes.
+    The user's own settings win. Ranks of an ``elastic`` job survive the failure of others. Raises LaunchError: there is
+    no MPI, or it has no mpiexec, its ranks cannot survive, or this is part of a Slurm job on several nodes.
     """
     clean = surroundings.outside_of_jobs(environment)
     clean.setdefault("HOME", surroundings.home())

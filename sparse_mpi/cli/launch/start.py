@@ -32,14 +32,14 @@ FROM_TERMINAL = 0x80  # SI_KERNEL: a key was pressed, and all processes of the t
 
 
 def run(command: LaunchCommand, meanwhile: Iterable[float] = (), end: Callable[[int], int] = int) -> int:
-    """Run a job and return ``end(status)`` of its exit status, 128 + n where signal n ended its launcher.
+    """Run a job and return ``end(status)`` of its exit status, 128 + n if signal n ended its launcher.
 
-    While it runs, ``meanwhile`` is asked for its next item after each of the seconds that it yields. Errors that
-    several ranks have alike are printed by one of them.
+    Meanwhile, ``meanwhile`` is asked for its next item after each number of seconds that it yields. One rank prints
+    errors that several have alike.
 
     SIGUSR1, SIGUSR2 and SIGTERM reach the ranks, which may save their work and end in their own time; a second SIGTERM
-    goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process of the job is
-    left on this machine, nor any temporary file; processes that were there before stay, see `apart`.
+    goes to the launcher, which kills them. SIGINT goes to the launcher. However this ends, no process or temporary file
+    of the job is left on this machine; earlier processes stay, see `apart`.
     """
     return apart(lambda: end(_run(command, meanwhile)))
 
@@ -62,10 +62,10 @@ def _run(command: LaunchCommand, meanwhile: Iterable[float]) -> int:
 
 
 def apart(work: Callable[[], int]) -> int:
-    """Return ``work()``, done in a process whose descendants are those that it starts, also when their parents end.
+    """Return ``work()``, done in a process with all that it starts as descendants, also when their parents end.
 
-    A process that became this program by ``exec`` may have children from before. Then a fork of it does the work, which
-    gets neither them nor their orphans, and this process passes its signals on.
+    A process that became this program by ``exec`` may have children from before. Then a fork does the work, which gets
+    neither them nor their orphans, and this process passes its signals on.
     """
     if not psutil.Process().children():
         _adopt_orphans()
@@ -84,7 +84,7 @@ def apart(work: Callable[[], int]) -> int:
 
 
 def _do_and_exit(work: Callable[[], int], signals: set[signal.Signals]) -> NoReturn:
-    """Do the work of a fork, with these ``signals`` blocked, and end it without the exit handlers of its parent."""
+    """Do a fork's work, with these ``signals`` blocked, and end it without its parent's exit handlers."""
     status = 1
     try:
         _end_with_parent(signal.SIGKILL)  # as if both were one process
@@ -107,7 +107,7 @@ def _shell(status: int) -> int:
 
 
 def _adopt_orphans() -> None:
-    """Make this process the parent of all descendants whose own parent ends, so that none gets away."""
+    """Make this process the parent of descendants when their parents end, so that none gets away."""
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -135,7 +135,7 @@ def _before_exec() -> None:
 
 @contextmanager
 def _blocked() -> Iterator[set[signal.Signals]]:
-    """Block the signals that are passed on; the context's value is those that were blocked before."""
+    """Block the signals that are passed on; the context's value is those blocked before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED | {signal.SIGCHLD})
     try:
         yield {*map(signal.Signals, before)}

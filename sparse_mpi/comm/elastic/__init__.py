@@ -1,1 +1,1 @@
-"""Ranks that go on after one of them has failed."""
+"""Ranks that go on after one has failed."""

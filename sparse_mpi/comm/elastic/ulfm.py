@@ -1,6 +1,6 @@
 """User-level failure mitigation (ULFM): MPI's calls for the survivors of a failed rank.
 
-Open MPI 5 has it where it was started with ``mpirun --with-ft ulfm``; MPICH has not.
+Open MPI 5 has it if started with ``mpirun --with-ft ulfm``; MPICH has not.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def doubts(version: str) -> str:
 
 
 class _End:
-    """The end of a process whose job survives it: with Python's own exit status, and with MPI_Finalize.
+    """The end of a process that its job survives: with Python's own exit status, and MPI_Finalize.
 
-    A rank with an uncaught exception kills itself, because Open MPI's mpirun does not report to the others a process
-    that ends with a nonzero status. The last remaining rank ends with the job's status, 1.
+    A rank with an uncaught exception kills itself, because Open MPI's mpirun does not report a process that ends with a
+    nonzero status to the others. The last rank ends with the job's status, 1.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Ulfm(Elastic):
         return self._yielding()
 
     def is_rank_failure(self, error: Exception) -> bool:
-        """Tell if an error of MPI means a failed rank; if so, its messages' memory is not freed."""
+        """Tell if an MPI error means a failed rank; if so, its messages' memory is kept."""
         if isinstance(error, self._raw.mpi.Exception) and self.broken():
             _KEPT.append(error)
             return True

@@ -44,7 +44,7 @@ class CallSite(NamedTuple):
         return f"left {CALLS[self.call]}{of} {self.seconds:.0f} s ago, and has made no call since"
 
     def lacks(self, rank: int, other: CallSite | None) -> bool:
-        """Tell if a rank, at ``other`` if known, is not yet in the call in which this one waits."""
+        """Tell if a rank, at ``other`` if known, is not yet in the call where this one waits."""
         if other is None:
             return True
         if self.call == SENDRECV:
@@ -54,7 +54,7 @@ class CallSite(NamedTuple):
         return (other.number, other.call) != (self.number, self.call) and other.number <= self.number
 
     def waits_for(self, rank: int, numbers: dict[int, int]) -> bool:
-        """Tell if this call needs a call of ``rank``, which has entered ``numbers``, family -> collective calls."""
+        """Tell if this call needs one of ``rank``, which has entered ``numbers``, family -> collective calls."""
         if not self.inside:
             return False
         if self.call in UNCOUNTED:
@@ -63,7 +63,7 @@ class CallSite(NamedTuple):
 
 
 class CallLog:
-    """The calls of a rank, each noted by its thread on entry and exit, in one assignment each."""
+    """A rank's calls, which threads note on entry and exit, in one assignment each."""
 
     def __init__(self) -> None:
         # By thread: all of `CallSite` but `inside`, and a number for `leave`
@@ -76,7 +76,7 @@ class CallLog:
         self._reductions = 0
 
     def over(self, family: int, ranks: Sequence[int]) -> Watched:
-        """Return the log of calls on communicator ``family``; ``ranks`` are its ranks' numbers in the watchdog."""
+        """Return the log of communicator ``family``; ``ranks`` are its ranks' numbers in the watchdog."""
         self.numbers.setdefault(family, 0)
         self.ranks[family] = ranks
         return Watched(self, family, ranks)
@@ -89,7 +89,7 @@ class CallLog:
         self._entered[get_ident()] = noted
 
     def received(self) -> None:
-        """Note that this thread has its message, and waits for its own to be received."""
+        """Note that this thread has received its message, and waits until its own is received."""
         thread = get_ident()
         call, family, number, _, entered, reduction, noted = self._entered[thread]
         self._entered[thread] = call, family, number, NOBODY, entered, reduction, noted
@@ -120,7 +120,7 @@ class CallLog:
         return sites
 
     def current_call(self) -> CallSite:
-        """Return the oldest call that this rank is in, or else the last one it left."""
+        """Return the oldest call that this rank is in, else the last one it left."""
         sites = self.sites() or [CallSite()]
         # Threads that are in a call come first, the longest in front; then the others, the last to leave in front.
         return min(sites, key=lambda site: (not site.inside, site.since if site.inside else -site.since))

@@ -1,4 +1,4 @@
-"""Messages between `python -m sparse_mpi run` and its ranks, by way of a folder."""
+"""Messages between `python -m sparse_mpi run` and its ranks, through a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 3.0  # seconds that a rank waits for another one to end the job with 
 
 
 def first_to_say(text: str) -> bool:
-    """Return False if another process of a job that `run` started has asked for the same ``text`` before."""
+    """Return False if another process of `run`'s job has asked for the same ``text`` before."""
     folder, own = os.environ.get(FOLDER), str(os.getpid())
     if not folder:
         return True

@@ -2,11 +2,11 @@
 
 Messages are sent in two cases only:
 
-- A rank that ends its program waits for all others, as MPI does, but after half a second sends them the number of its
+- A rank that ends its program waits for all others, as MPI does, but after half a second sends them its number of
   calls. A rank in a later call would wait for ever: it says so, and ends the job.
 - With a time limit, a rank that has waited longer asks the others for their calls, says for whom it waits and where
-  that rank was last seen, and ends the job. Where ranks survive the loss of others, a stopped process of this machine
-  is killed instead.
+  that rank was last seen, and ends the job. If ranks survive failures, a stopped process of this machine is killed
+  instead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENDED, WHERE, HERE, DYING = TAGS = range(11, 15)
 
 
 class MPIWatchdog(Watchdog):
-    """The watchdog of one rank over a communicator. Making one is collective."""
+    """One rank's watchdog over a communicator. Making one is collective."""
 
     def __init__(self, MPI: Any, comm: Any, timeout: float = 0.0, survives: bool = False) -> None:
         # Where ranks may fail, share their communicator: it is revoked then, and MPI may crash if one fails in a Dup.
@@ -50,13 +50,13 @@ class MPIWatchdog(Watchdog):
         WATCHDOG_THREAD.add(self)
 
     def over(self, comm: Any) -> Watched:
-        """Return the log of calls on a communicator of some of this watchdog's ranks. Collective there."""
+        """Return the log of a communicator of some of this watchdog's ranks. Collective there."""
         # The number of the first rank counts: no other rank, and no other call on this one, draws the same.
         family = int(comm.bcast(next(self._families) * self.size + self.rank, 0))
         return self.log.over(family, self._mpi.Group.Translate_ranks(comm.Get_group(), None, self._group))
 
     def free(self) -> None:
-        """Stop watching. Collective, unless the program has ended, or the ranks survive the loss of others."""
+        """Stop watching. Collective, unless the program has ended or the ranks survive failures."""
         if WATCHDOG_THREAD.remove(self) and self._neighbours is None:
             self._comm.Free()
 
@@ -83,7 +83,7 @@ class MPIWatchdog(Watchdog):
                 self._report(site)
 
     def _inspect(self, neighbours: Neighbours, sites: list[CallSite]) -> None:
-        """Inspect the processes of this machine if this rank waits for long; no message is needed.
+        """Inspect this machine's processes, without messages, if this rank waits for long.
 
         A process that has ended unnoticed by calls ends the job.
         """
@@ -147,7 +147,7 @@ class MPIWatchdog(Watchdog):
         os._exit(1)  # MPI may leave this rank alive where ranks survive the loss of others
 
     def announce_end(self, dying: bool = False) -> None:
-        """Send all other ranks the number of this rank's calls, as it has ended; or that it is ``dying``."""
+        """Send all other ranks this rank's number of calls, as it has ended; or that it is ``dying``."""
         words = [word for pair in list(self.log.numbers.items()) for word in pair]
         for rank in range(self.size):
             if rank != self.rank:

@@ -1,7 +1,7 @@
 """The watchdog over NCCL's communicator: `NcclWatchdog`.
 
-It asks NCCL for failures and for the time of exchanges. If one fails or takes longer than SPARSE_MPI_TIMEOUT, it says
-so and aborts the communicator, which ends all waiting kernels. Results are then undefined.
+If an exchange fails or takes longer than SPARSE_MPI_TIMEOUT, it says so and aborts the communicator, which ends all
+waiting kernels. Results are then undefined.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog
 
 
 class NcclWatchdog(Watchdog):
-    """The state of NCCL's communicator, once there is one, and of its exchanges; other threads may `poll` it."""
+    """The state of NCCL's communicator, once made, and its exchanges; other threads may `poll` it."""
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         super().__init__(rank, size, timeout)

@@ -14,9 +14,9 @@ from sparse_mpi.comm.base import hashed
 
 
 def identity() -> np.ndarray:
-    """Return the identity of this process, ``(2,)`` int64: a hash of its machine, 0 if unknown, and its process id.
+    """Return this process's identity, ``(2,)`` int64: a hash of its machine, 0 if unknown, and its process id.
 
-    Processes have the same machine only if they see each other's ids: a container may have its own.
+    Processes share a machine only if they see each other's ids: a container may have its own.
     """
     try:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")

@@ -1,4 +1,4 @@
-"""Uncaught exceptions end the job, because ranks would wait for this one for ever."""
+"""Uncaught exceptions end the job: ranks would wait for this one for ever."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A watchdog over the ranks of a job: no rank waits in silence for an absent one.
 
-Each process has a thread that polls its watchdogs four times a second. They know their rank's calls, at a microsecond a
-call and no message.
+A thread of each process polls its watchdogs four times a second. They know their rank's calls, at a microsecond a call
+and no message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUIET = 0.5  # seconds that a rank which has ended waits for the others before i
 
 
 def time_limit(timeout: float | None) -> float:
-    """Return the most seconds of a call: ``timeout``, or else the variable `TIMEOUT`; 0 is no limit."""
+    """Return the most seconds of a call: ``timeout``, else the variable `TIMEOUT`; 0 is no limit."""
     setting, seconds = os.environ.get(TIMEOUT, "0") if timeout is None else timeout, math.nan
     with suppress(ValueError):
         seconds = float(setting)
@@ -53,14 +53,14 @@ class Watchdog(ABC):
 
     @abstractmethod
     def poll(self) -> None:
-        """Receive news of other ranks, and see whether a call waits in vain."""
+        """Receive news of other ranks, and look for calls that wait in vain."""
 
     def announce_end(self) -> None:
         """Tell the others that this rank has ended its program, where the transport does not."""
         return
 
     def all_ended(self) -> Callable[[], bool]:
-        """Return a function that tells if the programs of all ranks have ended, or need not be waited for."""
+        """Return a function that tells if all ranks' programs have ended, or need not be waited for."""
         return lambda: True
 
     def others(self, site: CallSite) -> list[int]:
@@ -74,7 +74,7 @@ class Watchdog(ABC):
         return f"{site}, {limit}and waits for others: {'; '.join(f'rank {r} {sites.get(r, silent)}' for r in late)}"
 
     def say(self, what: str, rank: int | None = None) -> None:
-        """Print one line about a rank (None: this one), in one piece: ranks print at the same time."""
+        """Print one line about a rank (None: this one), in one piece, as ranks print at once."""
         sys.stderr.write(f"sparse_mpi: rank {self.rank if rank is None else rank} of {self.size} {what}\n")
         sys.stderr.flush()
 
@@ -110,7 +110,7 @@ class WatchdogThread:
             self._watchdogs = [watchdog for watchdog in self._watchdogs if not watchdog.closed]
 
     def wait(self, watchdogs: Sequence[Watchdog], stop: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the programs of all ranks have ended, or ``stop()``; after a while announce it to the others."""
+        """Wait until all ranks' programs have ended, or ``stop()``; after a while announce it to the others."""
         barriers, since, announced = [watchdog.all_ended() for watchdog in watchdogs], time.monotonic(), False
         while not all([passed() for passed in barriers]) and not stop():  # all begin, whatever their order elsewhere
             if not announced and time.monotonic() - since > QUIET:
@@ -121,7 +121,7 @@ class WatchdogThread:
             time.sleep(POLL / 250)  # 1 ms
 
     def end(self, kind: type = Watchdog) -> None:
-        """Wait until the programs of all ranks have ended, as MPI will, and stop polling watchdogs of ``kind``."""
+        """Wait until all ranks' programs have ended, as MPI will, and stop polling watchdogs of ``kind``."""
         ending = [one for one in self._watchdogs if isinstance(one, kind)]
         self.wait(ending)
         for watchdog in ending:

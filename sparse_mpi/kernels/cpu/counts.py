@@ -121,9 +121,9 @@ def moments(x: Array, threshold: int) -> Moments:
 
 @summed
 def _moments(x, scratch, reached, magnitude, threshold, sums):
-    """Write the six sums of each tile to ``sums`` ``(tiles, 6)``, in the order of `Moments`.
+    """Write each tile's `Moments` to ``sums`` ``(tiles, 6)``.
 
-    ``reached`` ``(TILE,)`` is scratch memory for a tile's magnitudes, 0 where they are below the threshold.
+    ``reached`` ``(TILE,)`` is scratch memory for magnitudes, 0 below the threshold.
     """
     for tile in range(sums.shape[0]):
         part = widened(x[tile * TILE : (tile + 1) * TILE], scratch)
@@ -144,7 +144,7 @@ def _moments(x, scratch, reached, magnitude, threshold, sums):
 
 @summed
 def _logs(magnitudes):
-    """Return the sum of the logarithms of ``magnitudes``, zeros left out; the array is overwritten.
+    """Return the sum of logarithms of nonzero ``magnitudes``, which are overwritten.
 
     Exponents are summed and mantissas multiplied, so that a block needs only one logarithm.
     """

@@ -1,8 +1,8 @@
 """Parts with quotas: select the largest of each in one pass over the vector, add messages up, read the result back.
 
-Every part has a threshold, a little below its q-th magnitude in the step before. Entries that reach it are candidates,
-of which the q largest are picked out. The result is exact, whatever the thresholds: a part whose candidates are too
-many keeps its q largest and raises its threshold, and one with too few is looked at again.
+Every part has a threshold, a little below its q-th magnitude in the step before. Entries that reach it are candidates;
+the q largest are taken. The result is exact, whatever the thresholds: a part with too many candidates keeps its q
+largest and raises its threshold, and one with too few is looked at again.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _margin(x: Array, thresholds: Array) -> int:
 
 
 def _adapt(thresholds: Array, limits: Array, margin: int, again: int, seen: float) -> None:
-    """Set thresholds of the next step, and their margin: larger where parts were looked at ``again``, or smaller.
+    """Set the next step's thresholds, and their margin: larger if many parts were looked at ``again``.
 
-    Smaller where more than 5/4 candidates were ``seen`` for each entry taken.
+    It is smaller if more than 5/4 candidates were ``seen`` for each entry taken.
     """
     thresholds[:-1] = limits
     thresholds[-1] = 2 * margin if again > AGAIN * len(limits) else 3 * margin // 4 if seen > 5 / 4 else margin
@@ -75,9 +75,9 @@ def _adapt(thresholds: Array, limits: Array, margin: int, again: int, seen: floa
 
 @compiled
 def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, values, counts):
-    """Add ``more``, if it is to ``join``, and collect each part's candidates in its share of ``places`` and ``values``.
+    """Add ``more`` if ``join``, and collect each part's candidates in its share of ``places`` and ``values``.
 
-    ``x`` begins at entry ``first`` of the vector. A tile's candidates are found first, and then given to their parts.
+    ``x`` begins at entry ``first`` of the vector. A tile's candidates are found, then given to their parts.
     """
     number = limits.size
     room = places.size // number
@@ -125,7 +125,7 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
 
 @compiled
 def _following(part, turn, left, number):
-    """Return the part of the next run, its round, and the runs left in that round."""
+    """Return the part of the next run, its round, and the runs left in it."""
     if left > 1:
         return (part + 1 if part + 1 < number else 0), turn, left - 1
     return first_of(turn + 1, number), turn + 1, number
@@ -133,7 +133,7 @@ def _following(part, turn, left, number):
 
 @compiled
 def _keep(places, values, quota):
-    """Move the ``quota`` largest to the front, in order, and return the least magnitude bits of a later rival."""
+    """Move the ``quota`` largest to the front, in order; return the least magnitude bits of a later rival."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
     kth = keep_of_few(places, values, places[:quota], values[:quota])
@@ -142,7 +142,7 @@ def _keep(places, values, quota):
 
 @compiled
 def _keep_quotas(x, limits, margin, places, values, counts, width, chosen, largest):
-    """Pick each part's largest out of the candidates that all threads found, and set its next threshold."""
+    """Pick each part's largest from all threads' candidates, and set its next threshold."""
     number, quota = chosen.shape
     threads, room = places.shape[0], places.shape[1] // number
     found, of_found = np.empty(threads * room, np.int32), np.empty(threads * room, x.dtype)
@@ -181,7 +181,7 @@ def _gather_part(x, part, number, line):
 
 @compiled
 def _taken(found, of_found, count, margin, chosen, largest):
-    """Write the largest of ``count`` candidates, and zeros where they are too few; return the next threshold."""
+    """Write the largest of ``count`` candidates, or zeros if too few; return the next threshold."""
     quota, one = chosen.size, bits_of(of_found).dtype.type(1)
     if count >= quota:
         return max(keep_of_few(found[:count], of_found[:count], chosen, largest) - margin, one)
@@ -212,7 +212,7 @@ def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tu
 
 @compiled
 def _add_parts(places, values, width, limits, margin, chosen, largest):
-    """Return the first rank whose message is malformed, or -1; parts that were summed again; and candidates."""
+    """Return the first rank with a malformed message, or -1; parts summed again; and candidates."""
     number, quota = chosen.shape
     again, seen, room = 0, 0, 2 * quota + CANDIDATES
     found, of_found = np.empty(room, np.int32), np.empty(room, values.dtype)
@@ -231,9 +231,9 @@ def _add_parts(places, values, width, limits, margin, chosen, largest):
 
 @compiled
 def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
-    """Add messages up, in a window that stays in the cache, and gather its candidates; return their number.
+    """Add messages up, in a window that stays in the cache, and gather candidates; return their number.
 
-    If a rank's message is malformed, return -1 less the rank.
+    Return -1 less the rank of a malformed message.
     """
     ranks, count = len(places), np.int64(0)
     window, cursors = np.empty(WINDOW, values.dtype), np.zeros(ranks, np.int64)
@@ -274,7 +274,7 @@ def from_parts(
 
 @compiled
 def _read_own(places, own_places, own_values, width, found):
-    """Write this rank's values at the ``places`` of the result; return a part whose places are misplaced, or -1."""
+    """Write this rank's values at the result's ``places``; return a part with misplaced places, or -1."""
     line = np.zeros(width, own_values.dtype)
     for part in range(len(places)):
         last = np.int64(-1)
@@ -292,10 +292,10 @@ def _read_own(places, own_places, own_values, width, found):
 
 @compiled
 def _ordered(size, rounds, places, values, sent, indices, of_indices, sent_of_indices):
-    """Write nonzero values by index; return their number, or -1 less a part whose places are beyond the vector.
+    """Write nonzero values by index; return their number, or -1 less a part with places beyond the vector.
 
-    A round begins with the part that leads it, so that parts from that one on come before the others. Both halves of
-    all rounds are counted first, which tells where each of them begins in the result.
+    A round begins with the part that leads it: parts from there on come before the others. Both halves of all rounds
+    are counted first, which tells where each begins in the result.
     """
     number, quota = places.shape
     leading = np.empty(rounds, np.int64)

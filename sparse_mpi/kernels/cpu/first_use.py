@@ -1,7 +1,7 @@
-"""The first use of a kernel: one process of a node compiles it, the others wait for its cache, and rank 0 says so.
+"""First use of a kernel: one process of a node compiles it, the others wait for its cache, and rank 0 says so.
 
-Numba compiles a function on its first call with new types, which all ranks of a job make at the same time. A lock
-beside Numba's cache, which ends with its process, lets one compile.
+Numba compiles a function on its first call with new types, made by all ranks of a job at once. A lock beside Numba's
+cache, which ends with its process, lets one compile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Turn:
         self._silent = next((os.environ[name] != "0" for name in RANKS if name in os.environ), False)
 
     def take(self, folder: str) -> bool:
-        """Begin, as soon as no other process of the node compiles; return True if it had to wait."""
+        """Begin once no other process of the node compiles; return True if it had to wait."""
         self._began = monotonic() if self._depth == 0 else self._began
         self._depth += 1
         self._tell()
@@ -128,7 +128,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def private_folder() -> str:
-    """Return a folder of this user alone, because loading a cache runs its code; "" if impossible."""
+    """Return a folder of this user alone, as loading a cache runs its code; "" if impossible."""
     folder = Path(tempfile.gettempdir()) / f"sparse_mpi-kernels-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Numba intrinsics that its loops lack: 64 comparisons at once, unaligned words, casts, prefetches.
+"""Intrinsics that Numba lacks: 64 comparisons at once, unaligned words, casts, prefetches.
 
 The LLVM IR names no instruction set: LLVM maps vectors of 64 lanes to the processor's registers.
 """
@@ -18,7 +18,7 @@ LINE = 64  # bytes of a cache line; where lines are longer, some are asked for t
 def reached(typing_context, x, start, threshold):
     """Compare 64 magnitudes with ``threshold``: bit j of the uint64 result is set if ``x[start + j]`` reaches it.
 
-    ``x`` is contiguous, float32 or float64, of at least ``start + 64`` entries, which is not checked.
+    ``x`` is contiguous, float32 or float64; at least ``start + 64`` entries, unchecked.
     """
 
     def generate(context, builder, signature, arguments):
@@ -106,7 +106,7 @@ def real_of(typing_context, bits):
 
 @intrinsic
 def load_word(typing_context, buffer, at):
-    """Read ``buffer[at : at + 8]``, uint8, as a uint64 in the machine's byte order, without a check of bounds."""
+    """Read ``buffer[at : at + 8]``, uint8, as a uint64 in the machine's byte order; bounds are not checked."""
 
     def generate(context, builder, signature, arguments):
         loaded = builder.load(_word_at(context, builder, signature, arguments))
@@ -118,7 +118,7 @@ def load_word(typing_context, buffer, at):
 
 @intrinsic
 def store_word(typing_context, buffer, at, word):
-    """Invert `load_word`: write a uint64, without a check of bounds."""
+    """Invert `load_word`: write a uint64; bounds are not checked."""
 
     def generate(context, builder, signature, arguments):
         builder.store(arguments[2], _word_at(context, builder, signature, arguments), align=1)
@@ -129,7 +129,7 @@ def store_word(typing_context, buffer, at, word):
 
 @intrinsic
 def prefetch(typing_context, x, at):
-    """Have the cache line of ``x[at]`` fetched; the program does not wait for it."""
+    """Fetch the cache line of ``x[at]`` without waiting."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -141,7 +141,7 @@ def prefetch(typing_context, x, at):
 
 @intrinsic
 def prefetch_lanes(typing_context, x, at):
-    """Prefetch the cache lines of 64 entries of ``x`` from ``at`` on, harmless past its end."""
+    """Prefetch 64 entries of ``x`` from ``at`` on, harmless past its end."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -166,7 +166,7 @@ def _fetch(builder, place):
 
 @intrinsic
 def copy_bytes(typing_context, to, source):
-    """Copy all of ``source``, uint8, to the beginning of ``to``, without a check of bounds."""
+    """Copy ``source``, uint8, to the beginning of ``to``; bounds are not checked."""
 
     def generate(context, builder, signature, arguments):
         each = zip(signature.args, arguments, strict=True)

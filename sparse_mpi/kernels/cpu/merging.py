@@ -65,10 +65,10 @@ def _far(pairs: int, runs: int, size: int) -> bool:
 
 
 def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Merge the first run with the second, the third with the fourth, and so on, until one is left.
+    """Merge neighbouring runs, two by two, until one is left.
 
-    Integers of equal indices are added at once. Where the order of sums matters, pairs of one index stay side by side,
-    in the order of their runs, and are added up in the end.
+    Integers of equal indices are added at once; other pairs of one index stay side by side, in the order of their runs,
+    and are added up in the end.
     """
     indices, values = runs[0]
     merge_two: Callable[..., int] = _two_added if values.dtype.kind in "iu" else _two_kept
@@ -103,7 +103,7 @@ def _merge_ordered(indices, values, order, merged_indices, merged_values):
 
 @compiled
 def _runs(indices, starts):
-    """Write the starts of strictly ascending runs to ``starts``; return their number, or 0 if there are too many."""
+    """Write the starts of strictly ascending runs to ``starts``; return their number, or 0 if too many."""
     starts[0], count = 0, 1
     for i in range(1, indices.size):
         if indices[i] <= indices[i - 1]:
@@ -171,8 +171,8 @@ def _add_up(indices, values):
 def _merge_dense(indices, values, heads, low, size, window, flags, merged_indices, merged_values):
     """Merge runs that start at ``heads``; return the number of distinct indices.
 
-    ``heads`` moves on to the first pair of each run that is not added yet. ``flags`` has one bit for each entry of the
-    window that was added to.
+    ``heads`` moves on to each run's first pair not added yet. ``flags`` marks the entries of the window that were added
+    to, a bit each.
     """
     count = 0
     ends = np.append(heads[1:], indices.size)
@@ -202,9 +202,9 @@ def _merge_dense(indices, values, heads, low, size, window, flags, merged_indice
 
 @compiled
 def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indices, merged_values):
-    """Do as `_merge_dense`, for sums that are made where they stay.
+    """Do as `_merge_dense`, with sums made where they stay.
 
-    ``flags`` has one bit for each index of the window, and ``before`` the place of the first sum of each word of it.
+    ``flags`` has one bit for each index of the window, ``before`` the place of each word's first sum.
     """
     count = 0
     ends = np.append(heads[1:], indices.size)

@@ -1,7 +1,6 @@
-"""Packed messages, written and read one entry after the other, as far as possible by words of eight bytes.
+"""Packed messages, written and read entry by entry, where possible by words of eight bytes.
 
-A word may be written beyond the bits that are due, because later words overwrite the surplus. Single bytes are used
-where a word would reach beyond a section.
+Later words overwrite surplus bits of earlier ones. Single bytes are used where a word would reach beyond a section.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ def _whole_words(lows, part, shift):
 
 @compiled
 def _write_highs(highs, part, start, shift, spread):
-    """Set one bit for each index, at its high part, and one place on for each entry before it if ``spread`` is 1."""
+    """Set a bit for each index, at its high part, plus the number of entries before it if ``spread`` is 1."""
     highs[:] = 0
     # The word that an entry lies in is stored again for each, without being read: its earlier bits are still held.
     word, at, whole = ZERO, 0, highs.size >> 3
@@ -195,7 +194,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
 def _read(messages, buffer, indices, codes, scales):
     """Invert `_write`: high parts are written to ``indices`` first, and low bits added to them.
 
-    Return the first message whose numbers of indices and entries differ, or -1.
+    Return the first message with different numbers of indices and entries, or -1.
     """
     code = scale = 0
     for m in range(messages.size):
@@ -247,7 +246,7 @@ def _last_word(buffer, at):
 
 @compiled
 def _read_highs(highs, part, start, shift, spread):
-    """Turn the position of each set bit into an index whose low bits are zero, eight bytes at a time.
+    """Turn the position of each set bit into an index with zero low bits, eight bytes at a time.
 
     Return whether there are as many bits as indices.
     """
@@ -297,7 +296,7 @@ def first_of(round_number, ranks):
 
 @compiled
 def _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts):
-    """Count each rank's entries, then put every nonzero entry in its place; return their number."""
+    """Count each rank's entries, then put nonzero ones in their places; return their number."""
     starts = np.zeros(ranks + 1, np.int64)
     for i in range(chosen.size):
         index = indices[chosen[i]]

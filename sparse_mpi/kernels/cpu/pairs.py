@@ -37,7 +37,7 @@ def add_rows(matrix):
 
 @compiled
 def _fetch_ahead(x, indices, i):
-    """Fetch the cache line needed `AHEAD` entries after ``indices[i]``, or the last one of all.
+    """Fetch the cache line needed `AHEAD` entries after ``indices[i]``, or the last one.
 
     Indices are too far apart for the processor's own prefetch.
     """
@@ -124,10 +124,10 @@ def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
 
 @compiled
 def _kth_of(values, magnitude, k):
-    """Return the k-th largest magnitude bits of a few values, and how often they occur among the k largest.
+    """Return the k-th largest magnitude bits of a few values, and their count among the k largest.
 
-    Each pass counts the entries between ``low`` and ``high`` in bins of equal width, and goes on with the bin of the
-    k-th, until the bins are one wide.
+    Each pass counts entries from ``low`` to ``high`` in equal bins, and goes on with the k-th's bin, until bins are one
+    wide.
     """
     bits = bits_of(values)
     low, high = magnitude, bits[0] & magnitude
@@ -168,10 +168,10 @@ def keep_of_few(indices, values, kept_indices, kept_values):
 
 @compiled
 def keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values):
-    """Copy the pairs above ``kth``, and the first ``ties`` equal to it, in order, until the outputs are full.
+    """Copy, in order, the pairs above ``kth`` and the first ``ties`` equal to it, until the outputs are full.
 
-    64 pairs at once are compared, and then the marked ones copied. Of the rest every pair is written, without a branch
-    that could be mispredicted; ``count`` moves on only for selected ones. Input and output may be the same.
+    64 pairs at once are compared, then the marked ones copied. Every pair of the rest is written, without branches to
+    mispredict; ``count`` moves on only for selected ones. Input and output may be the same.
     """
     bits = bits_of(values)
     count = i = 0
@@ -215,7 +215,7 @@ def compress(
 
 @compiled
 def _compress(indices, values, chosen, kept, of_kept):
-    """Write every pair, without a branch that could be mispredicted, until all chosen ones are written."""
+    """Write every pair, without branches to mispredict, until all chosen ones are written."""
     count = i = 0
     while count < kept.size:
         kept[count], of_kept[count] = indices[i], values[i]
@@ -246,8 +246,8 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
 def _among(indices, sought, bits):
     """Clear the ``bits`` of the ``sought`` that are not among ``indices``.
 
-    A window moves over the vector, with a flag for each entry of ``indices`` in it. Places in it are compared as
-    unsigned numbers: descending indices may be missed, but no memory outside is written.
+    A window moves over the vector, with a flag for each of ``indices`` in it. Places are compared unsigned: descending
+    indices may be missed, but no memory outside is written.
     """
     kept, flags = np.empty_like(bits), np.zeros(WINDOW, np.int8)
     i, j, one, wide = np.uint64(0), np.uint64(0), np.uint64(1), np.uint64(WINDOW)
@@ -284,10 +284,9 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
 
 @compiled
 def _top_k_rows(matrix, magnitude, margin, k, columns, values):
-    """Find the k largest of each row, with a first threshold taken from the row before.
+    """Find the k largest of each row, with a first threshold from the row before.
 
-    A little less than the k-th magnitude of one row selects the candidates of the next; if these are too few, the row
-    is scanned again.
+    A little less than a row's k-th magnitude selects candidates of the next, scanned again if they are too few.
     """
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
@@ -311,8 +310,8 @@ def candidates(line, magnitude, threshold, k, indices, found):
 def more_candidates(line, start, count, magnitude, threshold, k, indices, found):
     """Gather candidates behind the first ``count``; return their number and the threshold.
 
-    Entries that reach the threshold are appended, numbered from ``start`` on. When they are many, only the k largest
-    stay, and the threshold is raised above the k-th.
+    Entries that reach the threshold are appended, numbered from ``start`` on. If many, only the k largest stay, and the
+    threshold rises above the k-th.
     """
     whole = line.size - line.size % LANES
     for lo in range(0, line.size, LANES):

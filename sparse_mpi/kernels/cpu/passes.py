@@ -1,4 +1,4 @@
-"""Shared parts of the compiled kernels: bit patterns, and half precision that is widened a tile at a time."""
+"""Shared parts of compiled kernels: bit patterns, and half precision widened a tile at a time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _widened_bfloat16(part, scratch):
 
 @compiled
 def _widened_float16(part, scratch):
-    """Widen by moving exponent and mantissa into place; a multiplication, right for denormals too, rebiases."""
+    """Widen by moving exponent and mantissa into place; a multiplication, right for denormals, rebiases."""
     magnitudes = scratch[: part.size].view(np.float32)
     for i in range(part.size):
         scratch[i] = (np.int32(part[i]) & 0x7FFF) << 13
@@ -126,8 +126,8 @@ def accumulate_select(residual: Array, gradient: Array, threshold: int, most: in
 def compacted(first: Scan, again: Scan, x: Array, most: int) -> Found | None:
     """Scan a part of ``x`` on each thread, and join the results.
 
-    Each part has room for a quarter more than its share of ``most``. If one part overflows, but all together have no
-    more than ``most`` entries, a second scan, ``again``, follows with room for the counts of the first.
+    Each part has room for a quarter more than its share of ``most``. If one overflows, but all have at most ``most``
+    entries, a second scan, ``again``, follows with room for the first one's counts.
     """
     most = min(most, x.size)
     if x.size < threads.MIN_ENTRIES_PER_THREAD:
@@ -172,7 +172,7 @@ def _scanned(
 
 
 def _columns(size: int, wider: np.dtype, other: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return uninitialised arrays that share one piece of memory.
+    """Return uninitialised arrays that share memory.
 
     malloc reuses one large piece from call to call but returns two to the system.
     """
@@ -198,9 +198,9 @@ def _select(x, scratch, threshold, room, most, offset, indices, values):
 
 @compiled
 def _accumulate_select(residual, gradient, scratch, threshold, room, most, offset, indices, values):
-    """Add and scan in one pass, tile by tile; all of ``gradient`` is added. See `Scan`.
+    """Add all of ``gradient`` and scan in one pass, tile by tile; see `Scan`.
 
-    Memory is prefetched a tile ahead: past so frequent branches the processor alone fetches too little.
+    Memory is prefetched a tile ahead: with so many branches the processor fetches too little.
     """
     count = np.int64(0)
     for lo in range(0, residual.size, TILE):
@@ -225,7 +225,7 @@ def _accumulate_select(residual, gradient, scratch, threshold, room, most, offse
 
 @compiled
 def append(x, source, threshold, offset, count, indices, values):
-    """Append the entries of ``x`` that reach the threshold, and fetch the tile that follows its ``source``."""
+    """Append the entries of ``x`` that reach the threshold; prefetch the tile after its ``source``."""
     whole = x.size - x.size % LANES
     for lo in range(0, whole, LANES):
         prefetch_lanes(source, lo + TILE)
@@ -235,10 +235,9 @@ def append(x, source, threshold, offset, count, indices, values):
 
 @compiled
 def append_marked(x, lo, mask, offset, count, indices, values):
-    """Append the entries of ``x`` from ``lo`` on whose bits are set in ``mask``, of 64.
+    """Append the entries of ``x`` from ``lo`` on with bits set in ``mask``, of 64.
 
-    At the usual densities most groups have at most `EXPECTED` of them. That number of pairs is written as in
-    `pairs.keep_largest`.
+    Usually at most `EXPECTED` are set; that many pairs are written as in `pairs.keep_largest`.
     """
     for _ in range(EXPECTED):
         at = lo + (lowest(mask) & (LANES - 1))
@@ -289,8 +288,7 @@ def sketch(x: Array, seed: int) -> np.ndarray:
 def _sketch(x, first, seed, partial):
     """Add the signed entries of each chunk to a row of ``partial``; ``first`` is the index of ``x[0]``.
 
-    Entries are taken in rows of `SKETCH`. The positions in a row are rotated by a hash of the row's number, and signs
-    are the bits of hashes that 32 rows have in common.
+    A row of `SKETCH` entries is rotated by a hash of its number; signs are the bits of hashes common to 32 rows.
     """
     hashes = np.empty(SKETCH, np.uint32)
     for lo in range(0, x.size, SKETCH):

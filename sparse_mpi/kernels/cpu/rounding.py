@@ -104,8 +104,8 @@ def to_float16(x: Array) -> Array:
 def _round_to_float16(bits, rounded):
     """Round float32 bit patterns to float16, ties to even.
 
-    Below 2^-14 results are denormal: adding 0.5 in float32 rounds there, because the last bit of the sum equals that of
-    a denormal float16. Above, adding to the surplus bits rounds them.
+    Below 2^-14 results are denormal: adding 0.5 in float32 rounds, because the sum's last bit is worth as much as a
+    denormal float16's. Above, adding to the surplus bits rounds them.
     """
     half = np.uint32(126 << 23)
     scratch = np.empty(1, np.float32)

@@ -1,9 +1,9 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
 The host waits for the device once in a selection, for its number of entries, in `compress` if that is unknown, in
-`from_parts`, `count`, `kth_bin`, `moments` and `sketch` for their results, and in `merge` for the number of distinct
-indices. `merge_loosely` may avoid that. `split_counts`, `smallest` and `truncate_least` wait when results are read;
-`truncate`, `contains` and `among` do not, because the lengths of their results are known.
+`from_parts`, `count`, `kth_bin`, `moments` and `sketch` for results, and in `merge` for the number of distinct indices,
+which `merge_loosely` may avoid. `split_counts`, `smallest` and `truncate_least` wait when results are read; `truncate`,
+`contains` and `among`, with results of known lengths, do not.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def subtract(x: Array, indices: Array, values: Array) -> None:
 
 
 def _scatter(name: str, x: Array, indices: Array, values: Array) -> None:
-    """Run ``name`` of sparse.cu, or whole-array functions for other layouts or types."""
+    """Run ``name`` of sparse.cu, or whole-array functions for other layouts and types."""
     if not x.flags.c_contiguous or x.dtype != values.dtype:
         getattr(array, name)(x, indices, values)
     else:

@@ -1,4 +1,4 @@
-"""Words that are 0, for kernels whose blocks count in them: cut from a block cleared once in several steps."""
+"""Zero words, in which blocks of a kernel count: cut from a block cleared once in several steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS = (
 
 
 class _Rest(NamedTuple):
-    """The unused words of a block, all used on one stream, behind the launch that clears it."""
+    """A block's unused words, all used on one stream, behind the launch that clears it."""
 
     stream: Any  # held, so that no other one gets its handle meanwhile
     words: Array

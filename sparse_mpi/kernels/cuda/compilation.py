@@ -1,7 +1,7 @@
 """Compile CUDA sources for given types, and start their kernels on CuPy's current stream.
 
-CuPy compiles a `RawModule` of source code with ``-ftz=true``: subnormal float32 numbers would count as zero, and sums
-have other bits than the host's. So NVRTC is called without that option, and CuPy loads the resulting file.
+CuPy compiles a `RawModule` with ``-ftz=true``: subnormal float32 numbers would count as zero, and sums have other bits
+than the host's. So NVRTC is called without it, and CuPy loads the resulting file.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FOLDER = "~/.cupy/kernel_cache"  # CuPy's own folder of kernels, unless CUPY_CAC
 
 
 def kernel(name: str, source: str, threads: int = THREADS, **macros: object) -> Any:
-    """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros`` defined.
+    """Return the kernel ``name`` of ``source``, a file in this folder, compiled with ``macros``.
 
-    It is compiled for the current device on the first call, and cached on disk beside CuPy's own. A macro that is a
-    type stands for its name.
+    The first call compiles it for the current device; it is cached on disk beside CuPy's own. A macro that is a type
+    stands for its name.
     """
     return _kernel(cupy.cuda.runtime.getDevice(), name, source, THREADS=threads, **macros)
 
@@ -49,7 +49,7 @@ def _text(source: str) -> str:
 
 
 def _compiled(code: str, options: tuple[str, ...], versions: tuple[object, ...]) -> Path:
-    """Return the file of ``code`` compiled by NVRTC, written once for all processes with these versions."""
+    """Return the file of ``code`` compiled by NVRTC, written once for all processes of these versions."""
     digest = blake2b(repr((code, options, versions)).encode(), digest_size=16).hexdigest()
     file = _folder() / f"sparse_mpi-{digest}.cubin"
     if not file.exists():
@@ -77,7 +77,7 @@ def _temporary() -> TemporaryDirectory[str]:
 def launch(
     name: str, source: str, count: int, *arguments: object, blocks: int = 0, threads: int = THREADS, **macros: object
 ) -> None:
-    """Start a kernel on a thread for each of ``count`` items, or on ``blocks``; none if there are none."""
+    """Start a kernel, unless ``count`` is 0, on a thread for each of ``count`` items, or on ``blocks``."""
     if count:
         start(kernel(name, source, threads, **macros), blocks or blocks_for(count), *arguments, threads=threads)
 

@@ -286,7 +286,7 @@ def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> 
 def _vote(
     name: str, count: int, types: tuple[Any, Any], *arguments: Any, real: Any = "float32", blocks: int = 0
 ) -> None:
-    """Start a kernel of votes.cu for ``count`` entries, if any, on a thread each or on ``blocks`` blocks.
+    """Start a kernel of votes.cu for ``count`` entries, on a thread each or on ``blocks`` blocks.
 
     ``types`` are the index type and the type of numbers or codes.
     """

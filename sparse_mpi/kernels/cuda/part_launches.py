@@ -1,4 +1,4 @@
-"""Parts with quotas on a device: a block selects from each part, and each selection and each sum is one launch."""
+"""Parts with quotas on a device: a block selects from each part; each selection and each sum is one launch."""
 
 from __future__ import annotations
 

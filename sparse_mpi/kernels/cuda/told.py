@@ -1,7 +1,6 @@
 """Whole numbers in host memory that a kernel reads or writes without a copy.
 
-Pinned memory is mapped: a device accesses it over the bus, and the host sees the results after an event behind the
-kernel.
+Pinned memory is mapped: a device accesses it over the bus; the host sees results after an event behind the kernel.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ def pointer(told: Told | None) -> np.uintp:
 
 
 class Told:
-    """Room for ``count`` whole numbers; a kernel takes ``pointer`` for an array of int64.
-
-    It begins with the numbers ``given`` ``(m,)``, if any.
-    """
+    """Room for ``count`` int64 numbers behind those ``given``; a kernel takes ``pointer``."""
 
     _event: Any = None  # event behind the kernel, until it has been waited for
 
@@ -44,7 +40,7 @@ class Told:
         return self
 
     def numbers(self) -> np.ndarray:
-        """Return the numbers ``(count,)`` int64; wait for the kernel if it is not done."""
+        """Return the numbers ``(count,)`` int64; waits for the kernel."""
         if self._event is not None:
             self._event.synchronize()
             self._event = None
