@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from itertools import pairwise
 
@@ -188,6 +189,21 @@ def test_a_store_that_is_gone_or_busy_keeps_nobody_silent(jobs, monkeypatch, cap
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" has been in ")[1].split(" for ")[0] for line in lines] == ["allreduce", "duplicate"]
     assert ended == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["add", "check", "set"])
+def test_a_store_that_does_not_answer_keeps_nobody_silent(name, jobs, monkeypatch, capsys):
+    """The process that has it may be the one that is frozen."""
+    monkeypatch.setattr("sparse_mpi.comm.job.store_watchdog.ANSWER", 0.1)
+    store, (_, watchdog, _), ended = jobs(5.0)
+    watchdog.log.over(3, range(3)).enter(ALLREDUCE)
+    released = threading.Event()
+    monkeypatch.setattr(store, name, lambda *about: released.wait(60) and None)
+    pass_time(monkeypatch, 100)
+    watchdog.poll()
+    released.set()
+    assert "in allreduce for 100 s, longer than 5 s, and waits for others: rank 0 " in capsys.readouterr().err
+    assert ended == [1]
 
 
 def test_a_log_has_the_longest_call_of_all_threads():

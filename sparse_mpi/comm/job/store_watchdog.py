@@ -6,6 +6,7 @@ waited for too long in a call reads there where the others are, and says for who
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any
 from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallSite
 from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog
 
+ANSWER = 2.0  # seconds in which the store must answer: the process that has it may be frozen
 LASTING = 1.0  # seconds after which a rank writes where it is
 WORD = 60.0  # seconds in a call after which a rank says so, where there is no time limit
 SPEAKING = 2.5  # seconds between a report and the end of the process, for others to report too
@@ -36,11 +38,10 @@ class StoreWatchdog(Watchdog):
         if site.seconds < LASTING:
             return
         # Who makes a group waits for the store itself, which serves one call at a time.
-        store = None if site.call == DUPLICATE and site.inside else self._store()
+        store: Any = None if site.call == DUPLICATE and site.inside else self._store()
         if store is not None and site != self._written:
             self._written = site
-            with suppress(RuntimeError):  # the store is gone with the process that had it
-                store.set(f"{SITES}/{self.rank}", ",".join(map(str, site)))
+            _answer(lambda: store.set(f"{SITES}/{self.rank}", ",".join(map(str, site))), None)
         # Others that entered the call just before the limit have written so by then.
         if site.inside and site.seconds > (self.timeout or WORD) + 2 * LASTING and site != self._reported:
             self._reported = site
@@ -48,11 +49,8 @@ class StoreWatchdog(Watchdog):
 
     def _report(self, site: CallSite, store: object) -> None:
         """Say for whom this rank waits, unless another one has reported this call; with a time limit end the job."""
-        try:
-            speaks, sites = self._speaks(site, store), _sites(self.others(site), store)
-        except RuntimeError:  # the store is gone
-            speaks, sites = True, {}
-        if speaks:
+        if _answer(lambda: self._speaks(site, store), True):
+            sites = _answer(lambda: _sites(self.others(site), store), {})
             left = "the job ends" if self.timeout else f"{TIMEOUT} would end the job"
             self.say(f"{self.waiting(site, sites, 'is not known to wait')}; {left}")
         if self.timeout:
@@ -63,6 +61,20 @@ class StoreWatchdog(Watchdog):
         if store is None or site.call == SENDRECV:  # each rank waits for another one in a sendrecv
             return True
         return bool(store.add(f"{SAID}/{site.family}/{site.number}", 1) == 1)
+
+
+def _answer(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """Return what the store says, or ``otherwise`` where it is gone, or does not answer in time."""
+    answers: list[Any] = []
+
+    def work() -> None:
+        with suppress(RuntimeError):  # the store is gone with the process that had it
+            answers.append(ask())
+
+    thread = threading.Thread(target=work, name="sparse_mpi asks the store", daemon=True)
+    thread.start()
+    thread.join(ANSWER)
+    return answers[0] if answers else otherwise
 
 
 def _sites(ranks: list[int], store: Any) -> dict[int, CallSite]:
