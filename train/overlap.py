@@ -118,7 +118,7 @@ def layers_of(model: str) -> tuple[list[list[torch.Size]], list[float]]:
 
 
 class Way:
-    """A way to train a model: a step of it."""
+    """A way to train a model, as its step."""
 
     def __init__(self, name: str, model: Emulated, comm: Comm) -> None:
         self.model = model

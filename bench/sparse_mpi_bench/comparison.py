@@ -1,4 +1,4 @@
-"""Take turns: algorithms make their steps one after another, so that a busy machine is busy for all of them."""
+"""Take turns: algorithms make their steps one after another, so that a busy machine is busy for all algorithms."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Prose by form: an entry of ``Args:`` begins with a noun, and a trailing comment names the thing.
+"""Prose by form: an entry of ``Args:`` begins with a noun, a trailing comment names the thing, genitives have nouns.
 
-python -m tests.house.test_prose             the share of entries and comments that begin otherwise, and their places
+python -m tests.house.test_prose             the share of each form that is otherwise, and their places
 """
 
 from __future__ import annotations
@@ -28,18 +28,35 @@ OPENERS = """
 """.split()
 SECTION = re.compile(r"^Args:\n((?:(?: .*)?\n)*)", re.M)
 ENTRY = re.compile(r"^ {4}[*\w`, ]+(?: \([^)]*\))?:\s+(.*)", re.M)
+# Genitives of pronouns in docstrings: "whose", "those of", "of it", "of these" without a noun
+GENITIVES = re.compile(
+    r"\b(?:whose|(?:that|those|ones) of|of (?:it|them|which|whom))\b"
+    r"|\bof (?:this|that|these|those)(?=\s*(?:[,.;:)]|$))",
+    re.IGNORECASE,
+)
 MARKS = re.compile(r"#\s*(noqa|type:|pragma|fmt:|isort:)")  # comments that tools read
 
 Place = tuple[str, str]  # where, and the text
 
 
-def entries(file: Path) -> Iterator[Place]:
-    """The entries of ``Args:`` in the docstrings of a file."""
+def docstrings(file: Path) -> Iterator[Place]:
+    """The docstrings of a file."""
     for node in ast.walk(tree_of(file)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            for section in SECTION.findall((ast.get_docstring(node) or "") + "\n"):
-                name = getattr(node, "name", "")
-                yield from ((f"{shown(file)} {name}", text) for text in ENTRY.findall(section))
+            yield f"{shown(file)} {getattr(node, 'name', '')}", ast.get_docstring(node) or ""
+
+
+def genitives(file: Path) -> Iterator[Place]:
+    """The genitives of pronouns in the docstrings of a file."""
+    for where, text in docstrings(file):
+        yield from ((where, text[max(found.start() - 30, 0) : found.end() + 20]) for found in GENITIVES.finditer(text))
+
+
+def entries(file: Path) -> Iterator[Place]:
+    """The entries of ``Args:`` in the docstrings of a file."""
+    for where, docstring in docstrings(file):
+        for section in SECTION.findall(docstring + "\n"):
+            yield from ((where, text) for text in ENTRY.findall(section))
 
 
 def comments(file: Path) -> Iterator[Place]:
@@ -49,6 +66,7 @@ def comments(file: Path) -> Iterator[Place]:
             yield f"{shown(file)}:{token.start[0]}", token.string.lstrip("#: ")
 
 
+PRONOUNS = 4  # genitives of pronouns in 1,000 words
 FORMS = {"entries of Args": (entries, 4), "trailing comments": (comments, 5)}  # percent that may begin otherwise
 
 
@@ -62,6 +80,19 @@ def found(places: Callable[[Path], Iterator[Place]], *folders: str) -> tuple[lis
     return [f"{where}: {text}" for where, text in every if opens(text)], len(every)
 
 
+def of_pronouns(folder: str) -> tuple[list[str], int]:
+    """The genitives of pronouns in the docstrings of a folder, and their words."""
+    files = files_below(folder)
+    words = sum(len(text.split()) for file in files for _, text in docstrings(file))
+    return [f"{where}: {text!r}" for file in files for where, text in genitives(file)], words
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_genitives_have_nouns(folder):
+    bad, words = of_pronouns(folder)
+    assert 1000 * len(bad) <= PRONOUNS * words, f"{len(bad)} in {words} words:\n" + "\n".join(bad)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_prose_begins_with_a_noun(form):
     places, percent = FORMS[form]
@@ -70,16 +101,20 @@ def test_prose_begins_with_a_noun(form):
         assert 100 * len(bad) <= percent * number, f"{len(bad)} of {number} {form}:\n" + "\n".join(bad)
 
 
-def test_both_forms_are_seen(monkeypatch, tmp_path):
+def test_all_forms_are_seen(monkeypatch, tmp_path):
     file = tmp_path / "a.py"
     file.write_text(
-        'def f(a, b):\n    """F.\n\n    Args:\n        a: of b.\n        b: a\n    """\n    a  # if b\n    # of\n'
+        'def f(a, b):\n    """F of it.\n\n    Args:\n        a: of b.\n        b: a\n    """\n    a  # if b\n    # of\n'
     )
     monkeypatch.setattr(f"{__name__}.shown", str)
     assert [text for places, _ in FORMS.values() for _, text in places(file)] == ["of b.", "a", "if b"]
+    assert [text for _, text in genitives(file)] == ["F of it.\n\nArgs:\n    a: of"]
 
 
 if __name__ == "__main__":
+    for folder in FOLDERS:
+        bad, words = of_pronouns(folder)
+        print(*bad, f"{1000 * len(bad) / words:.1f} genitives of pronouns in 1,000 words of {folder}\n", sep="\n")
     for form, (places, percent) in FORMS.items():
         bad, number = found(places, *FOLDERS)
         print(

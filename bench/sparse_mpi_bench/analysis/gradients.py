@@ -44,7 +44,7 @@ class Independent:
 
 
 class Correlated(Independent):
-    """Normal entries of which all ranks share half of the variance, as ranks with batches of the same data do."""
+    """Normal entries with half of their variance shared by all ranks, as from batches of the same data."""
 
     shared = False
     title = f"normal entries, {COMMON:.0%} of their variance common to all ranks"
@@ -121,7 +121,7 @@ KINDS = {
 
 
 class Recorded:
-    """Gradients that `write` recorded; further ones are taken from them. Raises ValueError: it is no file of these."""
+    """Gradients that `write` recorded; further ones are taken from them. Raises ValueError: the file has none."""
 
     shared = True
 

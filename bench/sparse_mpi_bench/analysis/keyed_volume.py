@@ -54,7 +54,7 @@ CASES: dict[str, Case] = {case.__name__: case for case in (uniform, zipf, cluste
 
 
 def filled(fill_in: float) -> Case:
-    """Return the case whose result has ``fill_in`` times the entries of a rank; it raises ValueError beyond 1 to P."""
+    """Return the case with ``fill_in`` times a rank's entries in its result; it raises ValueError beyond 1 to P."""
 
     def case(rank: int, ranks: int, n: int, m: int) -> np.ndarray:
         if not 1 <= fill_in <= ranks:

@@ -2,7 +2,7 @@
 
 Steps of short gradients are run on 2 to 16 ranks of a `World`. Bytes of each call are counted on each rank; the time
 between two calls is measured, alone on a core. A line is fitted to these times: seconds an element, an entry, a
-received byte, and a step, none of them below zero.
+received byte, and a step, none below zero.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def measure(algorithm: Algorithm, length: int = LENGTH, timed: Iterable[tuple[in
 
 
 def recorded(algorithm: Algorithm, n: int, density: float, ranks: int) -> Recorded:
-    """Run some steps on the ranks of a `World`; return the one of median calls and, of these, median computing."""
+    """Run some steps on the ranks of a `World`; return the run of median computing among the runs of median calls."""
     plain = isinstance(algorithm, ALGORITHMS["dense"])  # a sum without state
     seen = watched(
         algorithm,
@@ -69,7 +69,7 @@ def computing(step: Recorded) -> float:
 
 
 def fitted(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> list[float]:
-    """Return the coefficients, none below zero, whose relative errors have the least sum of squares."""
+    """Return the coefficients, none below zero, with the least sum of squares of relative errors."""
     columns = np.array(rows) / np.array(seconds)[:, None]
     best, least = np.zeros(columns.shape[1]), float(len(rows))
     for count in range(1, columns.shape[1] + 1):

@@ -26,7 +26,7 @@ VIEWS = (forwarding.__name__, __name__)
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call of one rank. Ranks are numbered as in the whole communicator, also for calls of a part of it."""
+    """One call of one rank. Ranks are numbered as in the whole communicator, also where a part of the ranks calls."""
 
     name: str  # name of the method of `Comm`
     where: str  # file and function of the caller, for example "oktopk.balance"

@@ -121,7 +121,7 @@ class Transfer(NamedTuple):
 
 
 class _Replay:
-    """A step whose calls are gone through in an order in which no message is awaited before it is sent."""
+    """The calls of a step, gone through in an order in which no message is awaited before it is sent."""
 
     def __init__(self, records: Sequence[Sequence[RecordedCall]], network: Network) -> None:
         self.network = network

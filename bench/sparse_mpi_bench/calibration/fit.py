@@ -157,7 +157,7 @@ def predict(exchange: MeasuredStep, on: Cluster) -> Prediction:
 
 
 def fit(measured: Sequence[MeasuredStep], start: Cluster = START) -> Fit:
-    """Return the cluster that explains the measured steps best. Raises ValueError: there are too few of them."""
+    """Return the cluster that explains the measured steps best. Raises ValueError: the steps are too few."""
     unknown = () if all(exchange.gbit for exchange in measured) else ("beta",)
     fewest = FEWEST + len(unknown)
     if len(measured) < fewest:

@@ -1,4 +1,4 @@
-"""The settings of chaos on a command line, and the faults that a seed makes of them."""
+"""The settings of chaos on a command line, and the faults that a seed draws from them."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _first(of: Any) -> Any:
 
 
 def read(files: Sequence[Path]) -> list[Record]:
-    """Return the records, of which a file may hold several as ``"records"``. Raises ValueError: it holds none."""
+    """Return the records; a file may hold several as ``"records"``. Raises ValueError: it holds none."""
     found: list[Record] = []
     for file in files:
         try:
@@ -90,7 +90,7 @@ def kind_of(records: Sequence[Record], wanted: str | None = None) -> Kind:
 
 
 def only(record: Record, names: Sequence[str]) -> Record:
-    """Return ``record`` with the parts in ``names``, all without names. Raises ValueError: it has none of them."""
+    """Return ``record`` with the parts in ``names``, all without names. Raises ValueError: it has no such part."""
     if not names:
         return record
     if isinstance(record.get("jobs"), list):

@@ -164,7 +164,7 @@ def burst(rate: int) -> int:
 
 
 def packet(rate: int | None) -> int:
-    """Return the bytes of the largest packets: above 1 Gbit/s so large that TCP acknowledges few of them."""
+    """Return the bytes of the largest packets: above 1 Gbit/s so large that TCP acknowledges few."""
     return JUMBO if rate is not None and segment(rate) >= JUMBO else PACKET
 
 

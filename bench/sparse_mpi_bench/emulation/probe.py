@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
 
 def measured(link: Link, rate: int | None) -> dict[str, Any]:
-    """Return a link's part of a record: Gbit/s alone and together, and why, if one of them is `below` its rate."""
+    """Return a link's part of a record: Gbit/s alone and together, and why, if one is `below` its rate."""
     rates = {"gbit": link.rate / 1e9, "together": link.together / 1e9, "each": [bits / 1e9 for bits in link.each]}
     found = {**rates, "trip": link.trip, "busy": link.busy, "load": link.load}
     return {**found, "remark": _remark(link, rate)}

@@ -168,7 +168,7 @@ def grid(count: int, columns: int, height: float, *texts: str, **options: Any) -
 
 
 def finish(axes: Any, ticks: Sequence[float] | None = None, **settings: Any) -> None:
-    """Set up a panel whose lines are drawn: with names at their ends, plain numbers, and ``ticks`` at the x axis."""
+    """Set up a panel with drawn lines: names at their ends, plain numbers, and ``ticks`` at the x axis."""
     axes.set(**settings)
     if ticks is not None:
         axes.set_xticks(ticks, [f"{tick:.4g}" if tick % 1 else f"{tick:g}" for tick in ticks])

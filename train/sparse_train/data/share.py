@@ -124,7 +124,7 @@ class Epochs:
 
     Args:
         draw: returns each rank's samples in each step of an epoch, the same on all ranks.
-        share: this rank's part of them.
+        share: this rank's part of the examples.
     """
 
     def __init__(self, draw: Callable[[int], list[Parts]], share: Share) -> None:

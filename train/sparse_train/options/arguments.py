@@ -133,7 +133,7 @@ class Settings:
 
 
 def new_file(example: str, suffixes: Sequence[str]) -> Value[Path]:
-    """Return a converter to the path of a file with one of these suffixes, whose folder is made if need be."""
+    """Return a converter to the path of a file with one of these suffixes; its folder is made if need be."""
 
     def read(text: str) -> Path:
         if not text or Path(text).is_dir() or Path(text).suffix not in suffixes:

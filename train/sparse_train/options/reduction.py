@@ -1,4 +1,4 @@
-"""The options of training programs that say how gradients are reduced, and how much of them."""
+"""The options of training programs that say how gradients are reduced, and to how many entries."""
 
 from __future__ import annotations
 

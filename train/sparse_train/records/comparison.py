@@ -111,7 +111,7 @@ def with_steps(epochs: Records) -> list[tuple[Record, int]]:
 
 
 def reached(record: Record, target: float) -> int | None:
-    """Return the index of the first epoch whose test is as good as ``target``; None if there is none."""
+    """Return the index of the first epoch with a test as good as ``target``; None if there is none."""
     name = record["headline"]
     scores = enumerate(epoch[f"test_{name}"] for epoch in record["epochs"])
     return next((i for i, score in scores if (score <= target if name in LOWER_IS_BETTER else score >= target)), None)

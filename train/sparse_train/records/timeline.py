@@ -54,7 +54,7 @@ class StepTrace(NamedTuple):
 
 
 class Recorder:
-    """A recorder of this rank's recent steps, of which the typical one is drawn.
+    """A recorder of this rank's recent steps; the typical one is drawn.
 
     Args:
         reduction: gets a tracer of its buckets.
