@@ -118,7 +118,7 @@ docs: $(DOCS)/ready  ## build the site into build/docs, in a minute; a warning o
 	$(DOCS)/bin/python -m sphinx -nWq --keep-going docs build/docs
 
 first-hour: $(READY)  ## do what README and tutorials say, from an empty home, with a clock: 15 minutes at most
-	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour
+	$(LIMIT) 1800 $(RUN) -m tests.docs.first_hour $(ARGS)
 
 reproduce: $(READY)  ## run the claims of README and docs that fit in an hour: runs/reproduce; ARGS="--only NAME" or --list
 	$(LIMIT) 7200 $(RUN) -m runs.reproduce $(ARGS)

@@ -1,10 +1,13 @@
 """Replay a newcomer's first hour from an empty home, with a clock: install, a sum, three lines, a verdict.
 
     python -m tests.docs.first_hour
+    python -m tests.docs.first_hour --wheels
 
 What is done is what the pages say, in their order: their commands, in one shell, and their Python. The checkout is a
-clone, the home and the folder of each tutorial are empty, and no variable is set but for those of pip. Hosts can only
-be emulated by root; elsewhere the blocks for that are left out, and this is told.
+clone, the home and the folder of each tutorial are empty, and no variable is set but for those of pip. With
+``--wheels`` both packages are built, and there is no checkout: what README installs from it comes from the wheels, and
+its commands that need it are left out. Hosts can only be emulated by root; elsewhere the blocks for that are left out,
+and this is told. It fails if a kernel is compiled after the step that installs and compiles.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from sparse_mpi.cli.values import Parser
 from sparse_mpi_bench.emulation import hosts
 
 from .pages import ROOT, Block, Page
@@ -32,6 +37,9 @@ KEPT = re.compile(r"PIP_\w+|\w+_proxy|\w+_PROXY|SSL_CERT_\w+|REQUESTS_CA_BUNDLE"
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 EMULATED = r"bench network|compare\.json"
 MARK = "@first-hour "
+FROM_CHECKOUT = r"-e '\.(\[[\w,]+\])' -e \./bench"  # what README installs
+NEEDS_CHECKOUT = r"^make "
+CACHES = "*.nbi"  # Numba's indices, each written when a kernel was compiled
 SHOWN = 60  # characters of a step, and lines of what failed
 
 
@@ -77,17 +85,50 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {"HOME": str(home), "PATH": PATH, "LANG": "C.UTF-8"}
 
 
-def replay(folder: Path) -> float:
-    """Make what the steps need, run them in one shell, and return the seconds that they took."""
+def from_wheels(folder: Path, todo: list[Step]) -> list[Step]:
+    """Build both packages, take the checkout away but for README's files, and return the steps that do without it."""
+    checkout, kept = folder / "sparse_mpi", ("constraints.txt", "example.py")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder / "wheels")]
+    subprocess.run([*command, str(checkout), str(checkout / "bench")], check=True)
+    for path in checkout.iterdir():
+        if path.name not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    bench, package = sorted((folder / "wheels").glob("*.whl"), key=lambda wheel: "bench" not in wheel.name)
+    return [
+        step._replace(lines=re.sub(FROM_CHECKOUT, lambda found: f"'{package}{found[1]}' {bench}", step.lines))
+        for step in todo
+        if not re.search(NEEDS_CHECKOUT, step.lines, re.M)
+    ]
+
+
+def compiled_late(folder: Path, since: float) -> list[str]:
+    """Return the kernels that were compiled after a time, by their caches."""
+    return sorted(path.name for path in folder.rglob(CACHES) if path.stat().st_mtime > since)
+
+
+def replay(folder: Path, wheels: bool) -> float:
+    """Make what the steps need, run them in one shell, and return the seconds that they took.
+
+    Raises:
+        SystemExit: a step failed, or one after the first compiled a kernel.
+    """
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(ROOT), str(folder / "sparse_mpi")], check=True)
     (folder / "home").mkdir()
     todo = list(steps(folder))
+    if wheels:
+        todo = from_wheels(folder, todo)
     if lacks := hosts.missing():
         told = [step for step in todo if re.search(EMULATED, step.lines)]
         todo = [step for step in todo if step not in told]
         print(f"left out, for no hosts can be emulated here ({lacks[0]}): {'; '.join(step.title for step in told)}")
     script = "".join(f"echo '{MARK}{number}'\n{step.lines}" for number, step in enumerate(todo))
-    return clocked(todo, script, environment(folder / "home"))
+    compiled = folder / "compiled"
+    script = script.replace(f"echo '{MARK}1'", f"touch {shlex.quote(str(compiled))}\necho '{MARK}1'")
+    seconds = clocked(todo, script, environment(folder / "home"))
+    if late := compiled_late(folder, compiled.stat().st_mtime):
+        raise SystemExit(f"{len(late)} kernels were compiled after `doctor --compile`: {', '.join(late)}")
+    print(f"{len(list(folder.rglob(CACHES)))} kernels in caches, none compiled after the first step")
+    return seconds
 
 
 def clocked(todo: list[Step], script: str, variables: dict[str, str]) -> float:
@@ -135,9 +176,12 @@ def tell(step: Step, start: float, last: float) -> float:
 
 
 def main() -> int:
+    parser = Parser(description=__doc__)
+    parser.add_argument("--wheels", action="store_true", help="install built wheels, and have no checkout")
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing stays behind
     with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
-        seconds = replay(Path(folder))
+        seconds = replay(Path(folder), args.wheels)
     print(f"{seconds / 60:.1f} minutes, of {MINUTES}")
     return int(seconds > 60 * MINUTES)
 
