@@ -28,6 +28,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
 ]
 nitpicky = True
 # No network, and so no inventories: names of NumPy, torch and Python lead nowhere
@@ -43,6 +44,7 @@ OURS = r"""(?x) sparse_mpi\. ( .*\.[A-Z] | rows\.Block
 nitpick_ignore_regex = [("py:.*", r"(?!sparse_mpi\.).*"), ("py:.*", OURS)]
 
 myst_heading_anchors = 4  # as forges make them
+myst_enable_extensions = ["colon_fence"]  # for tabs
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
