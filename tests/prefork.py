@@ -135,6 +135,8 @@ def serve(listening: socket.socket) -> None:
                         break
                     for file in files:
                         os.close(file)
+                    with suppress(OSError):  # who asked was killed
+                        asking.sendall(f"{process}\n".encode())
                     copies[asking] = process
                     events.register(asking, selectors.EVENT_READ)
                     events.register(os.pidfd_open(process), selectors.EVENT_READ, asking)
@@ -146,11 +148,9 @@ def serve(listening: socket.socket) -> None:
                     events.unregister(key.fileobj)
                     os.close(key.fd)
                     _, status = os.waitpid(copies.pop(key.data), 0)
-                    try:
-                        key.data.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+                    with suppress(OSError):  # who waited was killed
+                        key.data.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
                         key.data.shutdown(socket.SHUT_WR)
-                    except OSError:  # who waited was killed
-                        pass
             else:
                 continue
             break

@@ -3,8 +3,8 @@
     python tests/rank.py SOCKET (-c CODE | -m MODULE | PROGRAM.py) [arguments]
 
 Everything that takes long to import is in the copy already. It has this process's arguments, environment, open files,
-network and name of the host; MPI starts in it. If this process is killed, so is the copy; if what has started this
-process ends, as a launcher that is a copy itself, so does this.
+network and name of the host; MPI starts in it. If this process is killed, so is the copy, and SIGTERM is passed on to
+it; if what has started this process ends, as a launcher that is a copy itself, so does this.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def main() -> None:
         # Files can only be sent with bytes, and bytes may come in parts
         socket.send_fds(server, [b"."], [*place, *files])
         server.sendall(json.dumps([files, sys.argv[2:], dict(os.environ), os.getcwd()]).encode() + b"\n")
-        said = server.recv(16)
-    status = int(said or -signal.SIGKILL)
+        answers = server.makefile("r")
+        if copy := int(answers.readline() or 0):
+            signal.signal(signal.SIGTERM, lambda *about: os.kill(copy, signal.SIGTERM))
+        status = int(answers.readline() or -signal.SIGKILL)
     if status >= 0:
         os._exit(status)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

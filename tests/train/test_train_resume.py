@@ -144,13 +144,14 @@ def test_training_goes_on_where_no_checkpoint_can_be_written(tmp_path, monkeypat
     ("now", "step", "expected"),
     [(4, 8, [1, 4, 5, 8]), (8, 16, [2, 8, 10, 16]), (1, 1, [1, 1, 1, 1]), (3, 6, [1, 3, 4, 6])],
 )
-def test_records_are_renumbered_for_other_numbers_of_ranks(now, step, expected, tmp_path):
+def test_records_are_renumbered_for_other_numbers_of_ranks(now, step, expected, tmp_path, capsys):
     """Steps 1, 4, 5 and 8 of epochs of 4; a run that goes on at step 8 has epochs of ``now`` steps."""
     saved = [{"event": "step", "step": number} for number in (1, 4, 5, 8, 9)]
     lines = [*map(json.dumps, saved), '{"event": "st']  # in the midst of which the job was killed
     (tmp_path / FILE).write_text("\n".join(lines))
     retain(tmp_path / FILE, Resumed(step, 1, "", 8, (now, 4)))
     assert [record["step"] for record in records(tmp_path, "step")] == expected
+    assert "steps 9 to 9 are on record beyond the checkpoint, and are trained again" in capsys.readouterr().out
 
 
 RESOLVED = {

@@ -103,18 +103,13 @@ class Resumed(NamedTuple):
     before: int  # number of that step in the run before, whose epochs have other lengths on other numbers of ranks
     epoch_steps: tuple[int, int] = (1, 1)  # steps of an epoch now, and before
 
-    def renumbered(self, step: int) -> int:
-        """Return the number that a step of the run before, up to `before`, has in this run."""
-        now, before = self.epoch_steps
-        return min(-(-step * now // before), self.step)
-
 
 class Metrics:
     """The records of a run, each written at once.
 
     Args:
         folder: made if need be; holds ``metrics.jsonl`` and TensorBoard's events. None records nothing.
-        comm: communicator of the ranks, of which the first records. Another one goes on with the file where that is
+        comm: communicator of the ranks; the first records. Another one goes on with the file where that is
             lost.
         resumed: step up to which records of a resumed run stay; None starts new ones.
 
@@ -168,14 +163,17 @@ class Metrics:
 
 
 def retain(file: Path, resumed: Resumed) -> None:
-    """Remove the records of steps after the checkpoint, which will be done again; renumber the steps of the others."""
-    lines = []
+    """Remove the records of steps after the checkpoint, which are trained again, and say so; renumber the others."""
+    lines, last, (now, before) = [], resumed.before, resumed.epoch_steps
     for values in _read(file) if file.exists() else []:
         epoch, step = values.get("epoch", 0), values.get("step", 0)
         done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
         if done and values["event"] != "final":
-            counted = {"step": resumed.renumbered(step)} if "step" in values else {}
+            counted = {"step": min(-(-step * now // before), resumed.step)} if "step" in values else {}
             lines.append(json.dumps(values | counted) + "\n")
+        last = max(last, step)
+    if last > resumed.before:
+        print(f"steps {resumed.before + 1} to {last} are on record beyond the checkpoint, and are trained again")
     new = file.with_suffix(".new")
     new.write_text("".join(lines))
     new.replace(file)
@@ -193,7 +191,7 @@ def record(args: Namespace, comm: Comm, resumed: Resumed | None = None, **more: 
     A resumed run appends to the file of before, with a record of where and how it was resumed.
 
     Raises ImportError: a package that a figure needs is not installed; OSError: the folder cannot be made or written
-    to, or not the file of ``args.timeline``, whose folder is made.
+    to, or not the file of ``args.timeline``; its folder is made.
     """
     for option in ("plot", "timeline"):
         if getattr(args, option):
