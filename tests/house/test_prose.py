@@ -108,7 +108,7 @@ def test_all_forms_are_seen(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(f"{__name__}.shown", str)
     assert [text for places, _ in FORMS.values() for _, text in places(file)] == ["of b.", "a", "if b"]
-    assert [text for _, text in genitives(file)] == ["F of it.\n\nArgs:\n    a: of"]
+    assert [text for _, text in genitives(file)] == ["F of it.\n\nArgs:\n    a: of b"]
 
 
 if __name__ == "__main__":

@@ -10,10 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from sparse_mpi.comm.job.call_log import DUPLICATE, SENDRECV, CallSite
 from sparse_mpi.comm.job.watchdog import TIMEOUT, WATCHDOG_THREAD, Watchdog
+
+T = TypeVar("T")
 
 ANSWER = 2.0  # seconds in which the store must answer: the process that has it may be frozen
 LASTING = 1.0  # seconds after which a rank writes where it is
@@ -38,10 +41,10 @@ class StoreWatchdog(Watchdog):
         if site.seconds < LASTING:
             return
         # Who makes a group waits for the store itself, which serves one call at a time.
-        store: Any = None if site.call == DUPLICATE and site.inside else self._store()
+        store = None if site.call == DUPLICATE and site.inside else self._store()
         if store is not None and site != self._written:
             self._written = site
-            _answer(lambda: store.set(f"{SITES}/{self.rank}", ",".join(map(str, site))), None)
+            _answer(partial(store.set, f"{SITES}/{self.rank}", ",".join(map(str, site))), None)
         # Others that entered the call just before the limit have written so by then.
         if site.inside and site.seconds > (self.timeout or WORD) + 2 * LASTING and site != self._reported:
             self._reported = site
@@ -50,7 +53,7 @@ class StoreWatchdog(Watchdog):
     def _report(self, site: CallSite, store: object) -> None:
         """Say for whom this rank waits, unless another one has reported this call; with a time limit end the job."""
         if _answer(lambda: self._speaks(site, store), True):
-            sites = _answer(lambda: _sites(self.others(site), store), {})
+            sites = _answer(lambda: _sites(self.others(site), store), dict[int, CallSite]())
             left = "the job ends" if self.timeout else f"{TIMEOUT} would end the job"
             self.say(f"{self.waiting(site, sites, 'is not known to wait')}; {left}")
         if self.timeout:
@@ -63,9 +66,9 @@ class StoreWatchdog(Watchdog):
         return bool(store.add(f"{SAID}/{site.family}/{site.number}", 1) == 1)
 
 
-def _answer(ask: Callable[[], Any], otherwise: Any) -> Any:
+def _answer(ask: Callable[[], T], otherwise: T) -> T:
     """Return what the store says, or ``otherwise`` where it is gone, or does not answer in time."""
-    answers: list[Any] = []
+    answers: list[T] = []
 
     def work() -> None:
         with suppress(RuntimeError):  # the store is gone with the process that had it
