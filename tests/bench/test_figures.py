@@ -28,12 +28,11 @@ RECORDS = {
     "predict-held-out": ["check"],
     "overlap-timeline": ["timeline"],
     "slow-networks": ["race"],
-    "changing-link": ["race"],
     "accuracy-lstm": ["gaps", "curves"],
     "accuracy-vgg": ["gaps", "curves"],
     "residual-vgg": ["curves"],
 }
-DRAWN = ("compare-vgg16", "predict-held-out", "changing-link", "accuracy-lstm")
+DRAWN = ("compare-vgg16", "predict-held-out", "slow-networks", "accuracy-lstm")
 
 
 @pytest.mark.thin(0, record=DRAWN)  # seconds each

@@ -155,7 +155,7 @@ COMBINATIONS = {
     "bench network --trace setup.cfg --rate 1gbit,2gbit -- bench kernels": "--trace has all changes",
     "bench draw setup.cfg --plot f.svg": "must be a record that a command wrote with --json",
     "bench draw setup.cfg --plot f.svg --kind pie": "must be one of compare, sparse",
-    "bench draw docs/results/changing-link.json --plot f.svg --kind gaps": "there is race, got gaps",
+    "bench draw docs/results/slow-networks.json --plot f.svg --kind gaps": "there is race, got gaps",
     "bench draw docs/results/slow-networks.json --plot f.svg --only 9gbit": "--only must name none, 10mbit",
     "bench draw docs/results/volume-vgg.json docs/results/compare-vgg16.json --plot f.svg": "of one kind",
     "bench draw docs/results/predict-held-out.json docs/results/predict-held-out.json --plot f.svg": "one record",
