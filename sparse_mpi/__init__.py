@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sparse_mpi.sparse import SparseVector as SparseVector
     from sparse_mpi.training.diloco import DiLoCo as DiLoCo
 
-__version__ = "0.5.0.dev0"
+__version__ = "0.5.0"
 
 # Public names by the module that defines them, imported at the first use of one
 HOME = {
