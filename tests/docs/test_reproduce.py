@@ -25,6 +25,14 @@ def test_each_claim_stands_on_its_page():
     assert not [name for name, claim in claims.CLAIMS.items() if words(claim.says) not in pages[claim.page]]
 
 
+@pytest.mark.parametrize("origin", ["rivals", "compare-vgg16", "sparse-volume", "select-cpu"])
+def test_claims_are_read_from_records(origin):
+    """From those that their commands write today."""
+    record = json.loads((ROOT / "docs" / "results" / f"{origin}.json").read_text())
+    found = [claim for claim in claims.CLAIMS.values() if claim.origin == origin]
+    assert found and all(reading(record) for claim in found for reading in claim.readings)
+
+
 def test_the_page_of_the_last_run_has_known_jobs():
     page = (ROOT / "docs/reference/reproduced.md").read_text()
     assert set(re.findall(r"^\| `(.*?)` ", page, re.MULTILINE)) <= set(claims.JOBS)
