@@ -1,4 +1,4 @@
-"""What fields of a state may hold, declared by `ranged`: one rule checks all when a state is loaded."""
+"""Values that fields of a state may hold, declared by `ranged`: one rule checks all when a state is loaded."""
 
 from __future__ import annotations
 

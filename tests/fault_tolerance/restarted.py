@@ -1,7 +1,7 @@
 """The small program as torchrun starts it, for `restarts`: rank 0 prints the checkpoint that the ranks will go on from.
 
-Each process writes its number to a file ``NODE-LOCAL_RANK`` of the folder ``$FOLDER``, and rank 0 appends a byte to
-``TRAINS`` there when its first batch is asked for.
+Each process writes its number to a file of its place in the folder ``$FOLDER``, and rank 0 appends a byte to ``TRAINS``
+there when its first batch is asked for.
 """
 
 from __future__ import annotations
@@ -9,40 +9,35 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sparse_mpi.checkpoint import latest, manifest
-from tests.train.small_program import PROGRAM, make
+from tests.fault_tolerance.victim import PROCESS
+from tests.train.small_program import PROGRAM, make, slowed
 
 PAUSE = 0.03  # seconds of each step, so that most faults meet ranks that train
 TRAINS = "trains"
+MOST = 10  # processes of a node
+
+
+def place_of(node: int, number: int) -> int:
+    return MOST * node + number
 
 
 def made(args: Any, comm: Any) -> Any:
-    task = make(args, comm)
-    plain = task.train
-    begun: list[bool] = []
+    def begun() -> None:
+        if comm.rank == 0:
+            with Path(os.environ["FOLDER"], TRAINS).open("a") as file:
+                file.write(".")
 
-    def train(epoch: int, first: int = 0) -> Iterator[Any]:
-        for batch in plain(epoch, first):
-            if comm.rank == 0 and not begun:
-                with Path(os.environ["FOLDER"], TRAINS).open("a") as file:
-                    file.write(".")
-            begun.append(True)
-            time.sleep(PAUSE)
-            yield batch
-
-    task.train = train  # type: ignore[method-assign]
-    return task
+    return slowed(make(args, comm), PAUSE, begun)
 
 
 def main() -> None:
-    name = f"{os.environ['NODE']}-{os.environ['LOCAL_RANK']}"
-    Path(os.environ["FOLDER"], name).write_text(f"{os.getpid()}\n")
+    place = place_of(int(os.environ["NODE"]), int(os.environ["LOCAL_RANK"]))
+    Path(os.environ["FOLDER"], f"{PROCESS}{place}").write_text(f"{os.getpid()}\n")
     program = replace(PROGRAM, make=made)
     if os.environ["RANK"] == "0":
         found = latest(program.parse(sys.argv[1:]).checkpoint_dir)

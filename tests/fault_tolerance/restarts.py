@@ -25,7 +25,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from sparse_mpi.algorithms import ALGORITHMS
@@ -41,8 +40,8 @@ from ..launch import ROOT
 from ..train.small_program import FILE, LOG, train
 from ..train.small_program import records as recorded
 from ..train.small_training import network
-from .chaos import facts_in
-from .restarted import TRAINS
+from .chaos import facts_in, running
+from .restarted import TRAINS, place_of
 
 LIMIT = 240  # seconds of a job
 EVERY = 3  # steps from one checkpoint to the next
@@ -51,7 +50,6 @@ KINDS = {"process": 4, "freeze": 1, "node": 3, "join": 2}  # and how often each 
 NODES = 4  # at most at a time
 MEETING = 90  # seconds in which torchrun's agents end where one has failed
 LAUNCHES = 3
-BY_NODE = ("oktopk-2level",)  # algorithms whose sums depend on the nodes, which the planned runs do not have
 LAYOUT = Layout(((8, 4), (8,), (2, 8)))
 SETTINGS = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 OPTIONS = [*LOG, "--epochs", "8", "--checkpoint-every", str(EVERY), "--resume"]
@@ -174,10 +172,7 @@ class Job:
 
     def _process(self, node: int, number: int) -> int | None:
         """Return the process of a local rank, or None where there is none."""
-        with suppress(OSError, ValueError, psutil.NoSuchProcess):
-            found = psutil.Process(int((self.folder / f"{node}-{number}").read_text()))
-            return None if found.status() == psutil.STATUS_ZOMBIE else found.pid
-        return None
+        return running(self.folder).get(place_of(node, number))
 
 
 def play(job: Job, faults: list[dict[str, Any]], until: float) -> list[str | None]:
@@ -232,7 +227,7 @@ def finished(folder: Path) -> bool:
 
 def differs(drawn: dict[str, Any], generations: list[dict[str, Any]], folder: Path) -> str | None:
     """Repeat the generations of a job in this process, and return what is different at their end, or None."""
-    if drawn["algorithm"] in BY_NODE or not ALGORITHMS[drawn["algorithm"]]().exact_order(LAYOUT, LAYOUT.size // 5):
+    if not ALGORITHMS[drawn["algorithm"]]().exact_order(LAYOUT, LAYOUT.size // 5):
         return None
     options = [*OPTIONS, "--algo", drawn["algorithm"]]
     with (folder / "planned.txt").open("w") as file, redirect_stdout(file):

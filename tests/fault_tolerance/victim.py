@@ -133,25 +133,15 @@ def train_model(comm: Any, options: Options, ready: Callable[[], None] = lambda:
 
 def train_program(comm: Any, options: Options, ready: Callable[[], None] = lambda: None) -> Found | None:
     """Train by a whole program, which writes checkpoints; the digest is of the parameters at the end."""
-    from tests.train.small_program import LOG, PROGRAM, make
+    from tests.train.small_program import LOG, PROGRAM, make, slowed
 
     models: list[Any] = []
 
     def made(args: Any, comm: Any) -> Any:
         """Return a task that is ready when its first batch is asked for."""
         task = make(args, comm)
-        plain = task.train
-
-        def train(epoch: int, first: int = 0) -> Any:
-            if not models:
-                models.append(task.model)
-                ready()
-            for batch in plain(epoch, first):
-                time.sleep(options.seconds)
-                yield batch
-
-        task.train = train  # type: ignore[method-assign]
-        return task
+        models.append(task.model)
+        return slowed(task, options.seconds, ready)
 
     wanted = ["--out", options.folder, *LOG, "--elastic", "--spares", str(options.spares), "--checkpoint-every", "7"]
     wanted += ["--epochs", "99", "--max-steps", str(options.steps), "--copy-every", str(COPY_EVERY)]

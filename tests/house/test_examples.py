@@ -99,7 +99,7 @@ def test_the_page_of_the_frameworks_shows_parts_of_the_examples():
     shown = re.findall(r"<!-- not run: a part of examples/with_(\w+).py.*\n```python\n((?:.*\n)*?)```", page)
     assert {name for name, _ in shown} == set(FRAMEWORKS) - {
         "torchrun"
-    }  # which is DDP's hook, as docs/guides/pytorch.md has it
+    }  # DDP's hook, which docs/guides/pytorch.md shows
     for name, block in shown:
         missing = {line for line in block.splitlines() if line} - set(code(f"with_{name}.py"))
         assert not missing, (name, missing)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -60,6 +61,21 @@ def make(args, comm) -> Struck:
     model.insert(4, torch.nn.Dropout(0.2))
     batches = Batches(Images(two_classes(80), two_classes(60), 2), args.batch_size, share_of(args, comm), args.seed)
     return Struck(model, batches, comm.rank)
+
+
+def slowed(task: Struck, pause: float, begun: Callable[[], object]) -> Struck:
+    """Have a task call ``begun()`` when its first batch is there, and wait for ``pause`` seconds before each."""
+    plain, waiting = task.train, [begun]
+
+    def train(epoch: int, first: int = 0) -> Iterator[Any]:
+        for batch in plain(epoch, first):
+            while waiting:
+                waiting.pop()()
+            time.sleep(pause)
+            yield batch
+
+    task.train = train  # type: ignore[method-assign]
+    return task
 
 
 PROGRAM = Program("small", "Small.", make, {"halves": SETTINGS}, {"halves": "nowhere"}, Tiny("halves", SETTINGS))

@@ -52,8 +52,9 @@ class StoreWatchdog(Watchdog):
 
     def _report(self, site: CallSite, store: object) -> None:
         """Say for whom this rank waits, unless another one has reported this call; with a time limit end the job."""
-        if _answer(lambda: self._speaks(site, store), True):
-            sites = _answer(lambda: _sites(self.others(site), store), dict[int, CallSite]())
+        silent: tuple[bool, dict[int, CallSite]] = True, {}
+        speaks, sites = _answer(lambda: (self._speaks(site, store), _sites(self.others(site), store)), silent)
+        if speaks:
             left = "the job ends" if self.timeout else f"{TIMEOUT} would end the job"
             self.say(f"{self.waiting(site, sites, 'is not known to wait')}; {left}")
         if self.timeout:

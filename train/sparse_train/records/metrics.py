@@ -164,12 +164,13 @@ class Metrics:
 
 def retain(file: Path, resumed: Resumed) -> None:
     """Remove the records of steps after the checkpoint, which are trained again, and say so; renumber the others."""
-    lines, last, (now, before) = [], resumed.before, resumed.epoch_steps
+    lines, last = [], resumed.before
+    length, length_before = resumed.epoch_steps
     for values in _read(file) if file.exists() else []:
         epoch, step = values.get("epoch", 0), values.get("step", 0)
         done = epoch <= resumed.epochs if values["event"] == "epoch" else step <= resumed.before
         if done and values["event"] != "final":
-            counted = {"step": min(-(-step * now // before), resumed.step)} if "step" in values else {}
+            counted = {"step": min(-(-step * length // length_before), resumed.step)} if "step" in values else {}
             lines.append(json.dumps(values | counted) + "\n")
         last = max(last, step)
     if last > resumed.before:
