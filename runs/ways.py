@@ -4,7 +4,8 @@
     python -m runs.ways --fit compare.json ...
 
 The second fits the cluster `TYPICAL` to records of emulated hosts, and prints it. The ratio of measured to predicted
-steps of each way is stored with the way.
+steps of each way is stored with the way. Records are of `bench network`, 2, 4 and 8 ranks, at 100mbit, 1gbit and 5gbit,
+with `bench steps` of all these ways: 300,000 entries at 1 %, 3 million at 2 and 0.2 %.
 """
 
 from __future__ import annotations

@@ -153,14 +153,14 @@ def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> 
             return counts + rounds * (on.alpha + message) + carried((ranks - 1) * length)
 
 
-# Fitted to Open MPI over TCP between emulated hosts, of two cores together: 486 steps on 2, 4 and 8 of them
+# Fitted to Open MPI over TCP between emulated hosts, of two cores together: 810 steps on 2, 4 and 8 of them
 TYPICAL = Cluster(
-    alpha=2.57e-05,
+    alpha=2.36e-05,
     beta=8e-9,
-    message=6.51e-05,
-    byte=4.5e-11,
-    crowding=0.346,
-    memory=1.11,
+    message=5.43e-05,
+    byte=1.14e-10,
+    crowding=0.357,
+    memory=1.29,
     speed=1.13,
 )
 # Clusters of GPUs: dense sums as measured of NCCL. The cost of a sparse sum's messages, over an MPI

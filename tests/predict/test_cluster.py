@@ -103,7 +103,10 @@ def test_more_of_anything_takes_no_less(name, n, density, ranks, bits, on, what,
 @pytest.mark.parametrize("ranks", [3, pytest.param(6, marks=pytest.mark.full("as on 3"))])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_table_says_is_sent(name, ranks):
-    """By the busiest rank, within 15 %, of another length on another number of ranks than the table was made of."""
+    """By the busiest rank, within 15 %, of another length on another number of ranks than the table was made of.
+
+    Positions in quotas have whole bits: where parts are no power of two, within 20 %.
+    """
     n, density = 1 << 17, 0.02
     calls = [call for calls, _ in recorded(algorithm_spelled(name), n, density, ranks) for call in calls]
     mean = sum(call.bytes for call in calls if not call.control) / ranks
@@ -111,7 +114,8 @@ def test_what_the_table_says_is_sent(name, ranks):
     # Pairs of ranks: the one that is told of receives in every round, and the others send once, before a broadcast
     in_rounds = any(of.call == "rounds" for of in table()[name].sent)
     busy = ((ranks - 1).bit_length() + 1) / (2 - 1 / ranks) if in_rounds else 1
-    assert mean / 1.15 <= told <= mean * busy * 1.15
+    within = 1.2 if name.startswith("quota") else 1.15
+    assert mean / within <= told <= mean * busy * within
 
 
 @pytest.mark.parametrize("name", NAMES)
