@@ -21,7 +21,7 @@ from sparse_mpi.ddp import SparseState, sparse_hook
 from sparse_mpi.integrations.torch_checkpoint import TrainingState
 
 from .calls import SGD, SMALL, WHOLE, AdamW, Call
-from .check_door import MISTAKES, Ground, check, some
+from .check_door import HOOKS, MISTAKES, Ground, check, some
 from .doors import Hooked, Local, Trainee
 from .nets import Net
 
@@ -61,6 +61,20 @@ def it_trains_to_the_bits_of_an_optimizer(ground: Ground, **how: Any) -> None:
 def a_sharded_optimizer_changes_no_bit(ground: Ground, name: str) -> None:
     straight, zero = ground(optimizer=name).steps(STEPS), ground(optimizer=f"zero {name}").steps(STEPS)
     assert np.array_equal(straight.weights(), zero.weights())
+
+
+@check(HOOKS)
+def two_optimizers_of_one_model_take_turns(ground: Ground) -> None:
+    """Each steps along half of the parameters, where the door knows neither."""
+    trainee, twin = ground(options={"optimizer": None}, density=1.0), ground(density=1.0)
+    parts = trainee.parameters[:2], trainee.parameters[2:]
+    optimizers = [torch.optim.SGD(some, lr=twin.lr) for some in parts]
+    for number in range(4):
+        trainee.zero_grad(True)
+        trainee.do(number, WHOLE)
+        for optimizer in optimizers:
+            optimizer.step()
+        assert np.array_equal(trainee.weights(), twin.steps([number]).weights())
 
 
 @check(DDP)

@@ -7,7 +7,7 @@ from .calls import WHOLE, Call, Program
 HOOKS = ("ddp", "fsdp")
 FIRST, STEP, UPDATE = Call("backward", 1), Call("step"), Call("update")  # a pass that uses the first layer alone
 NONE, ZEROS = Call("zero_grad", True), Call("zero_grad", False)
-CLOSURE, WAITS = Call("closure", 0), Call("unreduced", 0)
+CLOSURE, WAITS, SYNCHRONIZE = Call("closure", 0), Call("unreduced", 0), Call("synchronize")
 END = (NONE, WHOLE, STEP, UPDATE) * 2  # all ranks reduce once more
 OVERFLOW = (Call("overflow", 0), STEP, UPDATE)
 COPIED = "a copy and a load"  # torch copies no DTensors
@@ -19,9 +19,11 @@ LOOPS: dict[str, tuple[Call, ...]] = {
     "left out": (NONE, WHOLE, STEP, NONE, WHOLE, NONE, STEP) * 2,
     "a layer that some leave out": (NONE, Call("some"), STEP, NONE, WHOLE, STEP) * 2,
     "accumulated": (NONE, WAITS, WHOLE, STEP) * 4,
+    "added up": (NONE, WHOLE, STEP, WHOLE, STEP) * 2,
     "two losses": (NONE, WHOLE, FIRST, STEP) * 4,
     "uneven passes": (NONE, WHOLE, STEP, NONE, WHOLE, WHOLE, WHOLE, STEP) * 2,
     "clipped": (NONE, WHOLE, Call("clip", 0.05), STEP) * 4,
+    "changed behind synchronize": (NONE, WHOLE, SYNCHRONIZE, Call("clip", 0.05), STEP) * 4,
     **{how: (NONE, WHOLE, Call("change", how), STEP) * 4 for how in ("data", "replace")},
     "another pass": (NONE, WHOLE, NONE, WHOLE, STEP) * 4,
     COPIED: (WHOLE, STEP, Call("copy", "copy"), Call("copy", "pickle"), Call("reload"), *END),
@@ -119,12 +121,12 @@ REFUSED: dict[str, tuple[tuple[str, ...], Program, str]] = {
     ),
     "cleared behind synchronize": (
         ("optimizer",),
-        Program((WHOLE, Call("synchronize"), NONE, WHOLE, STEP), density=0.1),
+        Program((WHOLE, SYNCHRONIZE, NONE, WHOLE, STEP), density=0.1),
         "RuntimeError: gradients that .* must be stepped along before others come; call step",
     ),
     "cleared on one rank behind synchronize": (
         ("optimizer",),
-        Program((Call("synchronize"), ZEROS, WHOLE, Call("zero_grad", True, 0), STEP, Call("reload"), *END)),
+        Program((SYNCHRONIZE, ZEROS, WHOLE, Call("zero_grad", True, 0), STEP, Call("reload"), *END)),
         "RuntimeError: gradients that .* must be stepped along before others come; call step",
     ),
     "passed over on one rank": (
@@ -132,7 +134,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], Program, str]] = {
         Program((NONE, WHOLE, Call("zero_grad", True, 0), Call("skip"), *END)),
         "RuntimeError: gradients must be reduced before a step within skip_synchronize",
     ),
-    "a flush behind synchronize": (("optimizer",), Program((WHOLE, Call("synchronize"), Call("flush"))), FLUSH),
+    "a flush behind synchronize": (("optimizer",), Program((WHOLE, SYNCHRONIZE, Call("flush"))), FLUSH),
     "a flush behind a pass": (
         ("optimizer", "ddp", "fsdp"),
         Program((WHOLE, Call("flush")), optimizer="momentum"),
@@ -145,7 +147,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], Program, str]] = {
     ),
     "other numbers of steps": (
         ("local",),
-        Program((NONE, WHOLE, STEP, Call("bare_step", None, 2), Call("synchronize")), 3, every=4),
+        Program((NONE, WHOLE, STEP, Call("bare_step", None, 2), SYNCHRONIZE), 3, every=4),
         ALL_SAY + "synchronize steps=1.*rank 2: call=synchronize steps=2",
     ),
 }
