@@ -98,7 +98,7 @@ def test_what_it_costs_is_control_and_nothing_without_clipping(ranks):
 
     for without, clipped in ranks.run(body):
         assert clipped.sent == without.sent and clipped.received == without.received
-        assert clipped.control - without.control == 2 * 8 * (SKETCH + 1) * 2 // 3
+        assert clipped.control - without.control == 2 * 4 * (SKETCH + 1) * 2 // 3
         assert clipped.messages - without.messages == 2 * 2
 
 
