@@ -17,6 +17,7 @@ import numpy as np
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, mantissa_bits
+from sparse_mpi.checks import check_range
 from sparse_mpi.kernels.base import Later, Number
 from sparse_mpi.select.base import NOT_ZERO, Selector
 from sparse_mpi.select.exact import largest
@@ -24,7 +25,6 @@ from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate_least
 from sparse_mpi.states import ranged
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
-CHANCE = 1 / 4  # insignificant growth of a k-th magnitude, over the root of k
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,17 @@ class ThresholdState:
 
 @dataclass(frozen=True)
 class Threshold(Selector):
-    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by last step's threshold."""
+    """Threshold reuse (Ok-Topk: Li & Hoefler, PPoPP'22): the k largest magnitudes, by last step's threshold.
+
+    Args:
+        chance: growth of the k-th magnitude that is not expected to go on, times the root of k: what chance explains.
+            It has no influence on what is selected.
+    """
+
+    chance: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_range("chance", self.chance, "[0, inf)", "0.25 suits residuals")
 
     def init(self, layout: Layout, k: int) -> ThresholdState:
         return ThresholdState()
@@ -71,24 +81,25 @@ class Threshold(Selector):
         below = int(margin * (1 << mantissa_bits(x.dtype)))
 
         def expected() -> int:
-            return max(_following(int(state.kth), int(kth), k, x.dtype) - below, NOT_ZERO)
+            insignificant = self.chance / sqrt(k)
+            return max(_following(int(state.kth), int(kth), insignificant, x.dtype) - below, NOT_ZERO)
 
         # Where the host would wait for a device, it does so in the next step, when the number has long been there
         return selected, ThresholdState(Later(expected) if isinstance(kth, Later) else expected(), margin, kth=kth)
 
 
-def _following(last: int, kth: int, k: int, dtype: np.dtype) -> int:
+def _following(last: int, kth: int, insignificant: float, dtype: np.dtype) -> int:
     """Return the magnitude bits expected after ``last`` and ``kth``, the k-th magnitudes of two steps.
 
     A residual grows as the root of its number of independent gradients. So the square of its growth g is (t + 1) / t,
-    and the next one 2 - 1 / g^2. A shrinking residual goes on. Differences that chance explains are ignored.
+    and the next one 2 - 1 / g^2. A shrinking residual goes on. An ``insignificant`` growth, less 1, is ignored.
     """
     integer, real, largest = _formats(dtype)
     before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]
     if not (before and now and isfinite(before) and isfinite(now)):
         return kth
     growth = min(max(now / before, 0.5), 2.0)
-    if abs(growth - 1) < CHANCE / sqrt(k):
+    if abs(growth - 1) < insignificant:
         return kth
     growth = sqrt(2 - 1 / growth**2) if growth > 1 else growth
     found: int = integer.unpack(real.pack(min(now * growth, largest)))[0]

@@ -67,7 +67,7 @@ from sparse_mpi.wire.packed import (
 )
 
 BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), ShortComplete(Log4())
-WINNERS = Threshold()  # selects them by their sums of votes
+WINNERS = Threshold(chance=1.0)  # selects them by their sums of votes, which do not grow as a residual does
 STEP = 2**0.25  # the factor by which the share of votes changes
 NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
 _NO_VOTES = np.empty(0, np.float32)
