@@ -38,9 +38,6 @@ class Unstepped:
         door: remedy of the door.
         passes: backward passes that a step may have.
         steps: returns the number of other optimizers' steps along the same weights, which explain moves.
-
-    Attributes:
-        passes: backward passes since the step, from 1 on.
     """
 
     def __init__(self, door: str, passes: int = 1, steps: Callable[[Tensor], int] = lambda parameter: 0) -> None:
@@ -50,7 +47,7 @@ class Unstepped:
     def stepped(self) -> None:
         self._came: set[Tensor] = set()  # parameters that have had a gradient since the step
         self._witness: Tensor | None = None  # stands for all: the first with a second gradient since the step
-        self.passes: int = 1
+        self._seen = 1  # backward passes since the step
         self._known = 0
         self._marks: list[Tensor] = []  # checksum of the witness in each pass behind the first
 
@@ -62,7 +59,7 @@ class Unstepped:
             self._witness = parameter
         if parameter is not self._witness:
             return
-        self.passes += 1
+        self._seen += 1
         if not self._marks:
             self._known = self._steps(parameter)
         self._marks.append(bits_of(parameter.detach()))
@@ -71,7 +68,7 @@ class Unstepped:
             return
         marks, self._marks = torch.stack(self._marks).tolist(), []
         moved = all(before != after for before, after in pairwise(marks))
-        if moved and self.passes > self._least and self._steps(parameter) == self._known:
-            passes = self.passes
+        if moved and self._seen > self._least and self._steps(parameter) == self._known:
+            passes = self._seen
             self.stepped()
             raise RuntimeError(MOVED.format(passes=passes, door=self._door))
