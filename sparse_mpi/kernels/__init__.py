@@ -14,6 +14,7 @@ import numpy as np
 
 from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
 from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, MalformedMessage
+from sparse_mpi.kernels.heap import keep_scratch
 
 SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
@@ -34,6 +35,7 @@ def device() -> DeviceKernels:
 @cache
 def host() -> HostKernels:
     """Return Numba's kernels, or whole-array ones if Numba cannot be imported."""
+    keep_scratch()
     if importlib.util.find_spec("numba") is None:
         return _generic()
     try:
