@@ -1,4 +1,4 @@
-"""Steps of Ok-Topk and Elect beside an add pass of 12 bytes an element, in turns; and where the time of a step goes.
+"""Steps of Ok-Topk, Elect and Quota beside an add pass of 12 bytes an element, in turns; and where the time of a step goes.
 
     mpiexec -n 4 python runs/steps.py --json steps.json
     mpiexec -n 4 python runs/steps.py --stacks elect --json after.json
@@ -42,7 +42,7 @@ Draw = Callable[[int], np.ndarray]  # of that number of float32
 
 def times(comm: Any, draw: Draw, size: int, density: float, steps: int) -> dict[str, dict[str, float]]:
     """Return milliseconds of an add pass and of steps, until all ranks are done: the least and the median."""
-    names = ("oktopk", "elect")
+    names = ("oktopk", "elect", "quota")
     reducers = {name: SparseAllreduce(size, density=density, algorithm=name) for name in names}
     acc, total = np.zeros(size, np.float32), np.empty(size, np.float32)
     work: dict[str, Callable[[np.ndarray], Any]] = {
