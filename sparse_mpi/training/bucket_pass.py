@@ -54,6 +54,9 @@ class BucketPass:
         self._arrivals, self.max_norm, self._scale, self._average = arrivals, max_norm, scale, average
         self._begun = 0  # buckets that were begun in a backward pass
 
+    def clip(self, norm: float | None) -> None:
+        self.max_norm = norm
+
     def divisor(self, vector: GradientVector) -> float:
         return vector.reducer.ranks if self._average else 1.0
 

@@ -364,38 +364,10 @@ class NamedGradients:
         read: list[dict[str, Any]] = as_arrays(list(states))
         for number, state in enumerate(read):
             check_form(state, "state" if len(read) == 1 else f"states[{number}]")
-            self._check(state)
+            _check_state(state, self.parameters)
         if any(names_in(state) != names_in(read[0]) for state in read):
             raise ValueError(f"states must be of the same vectors on all ranks, got others; {WHOLE}")
         return read
-
-    def _check(self, state: dict[str, Any]) -> None:
-        if not equal(version := state.get("version"), VERSION):
-            raise ValueError(
-                f"state['version'] must be {VERSION}, got {shown(version)}; load it with the release it is of; "
-                f"{EARLIER}"
-            )
-        check_list(state.get("vectors"), "state['vectors']")
-        for number, vector in enumerate(state["vectors"]):
-            check_mapping(vector, f"state['vectors'][{number}]")
-            check_list(vector.get("names"), f"state['vectors'][{number}]['names']")
-            check_mapping(vector.get("reducer"), f"state['vectors'][{number}]['reducer']")
-        check_mapping(state.get("owed"), "state['owed']")
-        for name, kept in state.get("added", {}).items():
-            if name not in self.parameters:
-                raise ValueError(f"state['added'] must be of this model's parameters, got {name!r}; {WHOLE}")
-            check_mapping(kept, f"state['added'][{name!r}]")
-        names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
-        for name in names:
-            if not isinstance(name, str) or name not in self.parameters or names.count(name) > 1:
-                raise ValueError(
-                    f"state must have each of this model's parameters at most once, got {shown(name)}; {WHOLE}"
-                )
-        for name, kept in state["owed"].items():
-            shape = local(self.parameters[name]).shape
-            check_sizes(kept, _owed_in(kept), math.prod(shape))
-            if MEAN in kept:
-                SecondMoment(0.0, Layout.of([shape])).check_state(kept)
 
     def deal(self, states: Sequence[dict[str, Any]], ranks: int, average: bool) -> None:
         """Restore the states of ``ranks`` ranks, vectors included, as `SparseAllreduce.take_over` does. Collective.
@@ -425,6 +397,34 @@ class NamedGradients:
         if (optimizer := self.optimizer) is not None:
             found = broadcast_tree(as_tensors(states[0].get("added", {})) if states else {}, comm)
             add(optimizer, self.parameters, found)
+
+
+def _check_state(state: dict[str, Any], parameters: Mapping[str, Tensor]) -> None:
+    if not equal(version := state.get("version"), VERSION):
+        raise ValueError(
+            f"state['version'] must be {VERSION}, got {shown(version)}; load it with the release it is of; {EARLIER}"
+        )
+    check_list(state.get("vectors"), "state['vectors']")
+    for number, vector in enumerate(state["vectors"]):
+        check_mapping(vector, f"state['vectors'][{number}]")
+        check_list(vector.get("names"), f"state['vectors'][{number}]['names']")
+        check_mapping(vector.get("reducer"), f"state['vectors'][{number}]['reducer']")
+    check_mapping(state.get("owed"), "state['owed']")
+    for name, kept in state.get("added", {}).items():
+        if name not in parameters:
+            raise ValueError(f"state['added'] must be of this model's parameters, got {name!r}; {WHOLE}")
+        check_mapping(kept, f"state['added'][{name!r}]")
+    names = [*state["owed"], *(name for vector in names_in(state) for name in vector)]
+    for name in names:
+        if not isinstance(name, str) or name not in parameters or names.count(name) > 1:
+            raise ValueError(
+                f"state must have each of this model's parameters at most once, got {shown(name)}; {WHOLE}"
+            )
+    for name, kept in state["owed"].items():
+        shape = local(parameters[name]).shape
+        check_sizes(kept, _owed_in(kept), math.prod(shape))
+        if MEAN in kept:
+            SecondMoment(0.0, Layout.of([shape])).check_state(kept)
 
 
 def _owed_in(kept: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -101,7 +101,7 @@ class GradientReduction(Door):
             scale=scale,
             average=average,
         )
-        self.clip_line = ClipLine(gradients, most is not None, None if overlap else self._clip)
+        self.clip_line = ClipLine(gradients, most is not None, None if overlap else self.bucket_pass.clip)
         self._scaled = scale is not None
         self._meet()
 
@@ -182,9 +182,6 @@ class GradientReduction(Door):
             with step.ended():
                 if step.somewhere(step.arrived or left):
                     self._reduce(LEFT if left else SKIPPED)
-
-    def _clip(self, norm: float | None) -> None:
-        self.bucket_pass.max_norm = norm
 
     def record(self) -> Tracer:
         """Return a tracer that records, from the next step on, when each bucket is reduced."""
