@@ -1,4 +1,4 @@
-"""Steps of Ok-Topk, Elect and Quota beside an add pass of 12 bytes an element, in turns; and where the time of a step goes.
+"""Steps of Ok-Topk, Elect and Quota beside an add pass of 12 bytes an element, in turns; and where its time goes.
 
     mpiexec -n 4 python runs/steps.py --json steps.json
     mpiexec -n 4 python runs/steps.py --stacks elect --json after.json

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparse_mpi import ALGORITHMS, SparseAllreduce, World
 from sparse_mpi.kernels.base import SKETCH
-from sparse_mpi.reduction.clipping import clipping_factor, l2_norm, sketched
+from sparse_mpi.reduction.clipping import SHORT_RANKS, clipping_factor, l2_norm, sketched
 from sparse_mpi.testing.steps import same_bytes
 
 from ..gradients import gradient
@@ -50,6 +50,14 @@ def test_the_norm_of_the_mean_is_known_to_a_few_per_cent(kind, ranks, common, n,
         found = set(factors(given, most)) if most else {1.0}
         assert len(found) == 1, "all ranks must scale alike, to the bit"
         assert found.pop() == pytest.approx(min(1, most / norm) if norm else 1, rel=6 * ERROR)
+
+
+@pytest.mark.parametrize("ranks", [SHORT_RANKS, SHORT_RANKS + 1])
+def test_the_rounding_of_many_ranks_is_small_beside_a_sketchs_error(ranks):
+    given = [gradient(rank, 0, N) for rank in range(ranks)]
+    norm = norm_of_mean(given)
+    (found,) = set(factors(given, norm / 3))
+    assert found == pytest.approx(1 / 3, rel=3 * ERROR)
 
 
 @pytest.mark.ranks(1, 4)
