@@ -155,12 +155,12 @@ def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> 
 
 # Fitted to Open MPI over TCP between emulated hosts, of two cores together: 810 steps on 2, 4 and 8 of them
 TYPICAL = Cluster(
-    alpha=2.36e-05,
+    alpha=1.67e-05,
     beta=8e-9,
-    message=5.43e-05,
-    byte=1.14e-10,
-    crowding=0.357,
-    memory=1.29,
+    message=4.57e-05,
+    byte=9.99e-11,
+    crowding=0.389,
+    memory=1.34,
     speed=1.13,
 )
 # Clusters of GPUs: dense sums as measured of NCCL. The cost of a sparse sum's messages, over an MPI
