@@ -22,8 +22,8 @@ from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 
 CHUNK_ELEMENTS = 1 << 17  # elements converted to float64 at a time, few enough to stay in the cache
-HEADROOM_BITS = 8  # factor of a sketch's numbers above the limit at which it takes a second exchange
-SHORT_RANKS = 256  # most ranks whose sketches are added up in 32 bits, with a rounding error below 1 % of the limit
+HEADROOM_BITS = 4  # factor of a sketch's numbers above the limit at which it takes a second exchange
+SHORT_RANKS = 256  # most ranks whose sketches are added up in 32 bits, with a rounding error below 0.1 % of the limit
 MAX_EXPONENT = 1000  # largest exponent of a norm, beyond which it may overflow
 NOT_FINITE = 1 << 20  # stands for the exponent of a sketch that is not finite, or too large
 
