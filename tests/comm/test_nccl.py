@@ -131,7 +131,7 @@ def test_where_no_identifier_is_made_all_raise(ranks, nccl):
 
 @pytest.mark.in_world  # the device is pretended, and what carries messages makes no step wait
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize(("algorithm", "most"), [("elect", 3), ("oktopk", 5), ("topka", 2)])
+@pytest.mark.parametrize(("algorithm", "most"), [("elect", 3), ("oktopk", 5), ("quota", 1), ("topka", 2)])
 def test_a_step_waits_only_for_what_the_host_must_know(ranks, device, algorithm, most, monkeypatch):
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
