@@ -81,25 +81,24 @@ class Threshold(Selector):
         below = int(margin * (1 << mantissa_bits(x.dtype)))
 
         def expected() -> int:
-            insignificant = self.chance / sqrt(k)
-            return max(_following(int(state.kth), int(kth), insignificant, x.dtype) - below, NOT_ZERO)
+            return max(_following(int(state.kth), int(kth), k, self.chance, x.dtype) - below, NOT_ZERO)
 
         # Where the host would wait for a device, it does so in the next step, when the number has long been there
         return selected, ThresholdState(Later(expected) if isinstance(kth, Later) else expected(), margin, kth=kth)
 
 
-def _following(last: int, kth: int, insignificant: float, dtype: np.dtype) -> int:
+def _following(last: int, kth: int, k: int, chance: float, dtype: np.dtype) -> int:
     """Return the magnitude bits expected after ``last`` and ``kth``, the k-th magnitudes of two steps.
 
     A residual grows as the root of its number of independent gradients. So the square of its growth g is (t + 1) / t,
-    and the next one 2 - 1 / g^2. A shrinking residual goes on. An ``insignificant`` growth, less 1, is ignored.
+    and the next one 2 - 1 / g^2. A shrinking residual goes on. Differences that ``chance`` explains are ignored.
     """
     integer, real, largest = _formats(dtype)
     before, now = real.unpack(integer.pack(last))[0], real.unpack(integer.pack(kth))[0]
     if not (before and now and isfinite(before) and isfinite(now)):
         return kth
     growth = min(max(now / before, 0.5), 2.0)
-    if abs(growth - 1) < insignificant:
+    if abs(growth - 1) * sqrt(k) < chance:
         return kth
     growth = sqrt(2 - 1 / growth**2) if growth > 1 else growth
     found: int = integer.unpack(real.pack(min(now * growth, largest)))[0]

@@ -63,6 +63,13 @@ def test_selectors_survive_the_wildest_jumps(selector, dtype):
         assert in_band(chosen, selected.nnz, 10, x)
 
 
+def test_a_reused_threshold_selects_none_of_none():
+    state = ThresholdState()
+    for _ in range(3):
+        selected, state = Threshold().select(inputs(np.float32)["normal"], 0, state)
+        assert selected.nnz == 0
+
+
 def test_a_reused_threshold_takes_one_pass(monkeypatch):
     """In the steady state no histogram is made and nothing of length n is ordered: one selection pass is all."""
     x, calls = inputs(np.float32)["normal"], []
