@@ -22,7 +22,7 @@ from sparse_mpi.checks import present
 from sparse_mpi.comm import Comm
 
 CHUNK_ELEMENTS = 1 << 17  # elements converted to float64 at a time, few enough to stay in the cache
-HEADROOM_BITS = 4  # factor of a sketch's numbers above the limit at which it takes a second exchange
+HEADROOM_BITS = 4  # bits that a sketch's numbers may have above the limit's; with more it takes a second exchange
 SHORT_RANKS = 256  # most ranks whose sketches are added up in 32 bits, with a rounding error below 0.1 % of the limit
 MAX_EXPONENT = 1000  # largest exponent of a norm, beyond which it may overflow
 NOT_FINITE = 1 << 20  # stands for the exponent of a sketch that is not finite, or too large
@@ -107,7 +107,7 @@ def _norm_below(exponent: int, own: np.ndarray, comm: Comm) -> float | None:
     Numbers are rounded to multiples of the least power of two for which the sum fits into 32 bits, or 64.
     """
     kind = np.int32 if comm.size <= SHORT_RANKS else np.int64
-    bits = np.iinfo(kind).bits - 2  # of the magnitude of a sum
+    bits = np.iinfo(kind).bits - 2  # bits of the magnitude of a sum
     # The sum of P numbers has up to log2 P bits more than each, and so has the unit
     unit = exponent - bits + (comm.size - 1).bit_length()
     fits = _exponent(own) <= exponent

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -85,20 +86,20 @@ class OverNccl(ForwardingComm):
         return OverNccl(self._comm.split(color), self.rounds)
 
 
-# Lengths that receivers know by the call alone, or by so many arguments
-KNOWN = {"allgather": 0, "allreduce": 0, "allgatherv": 1, "alltoallv": 2}
+# Arguments by which receivers know the lengths; inf: by none
+NEEDED = {"allgather": 0, "allreduce": 0, "allgatherv": 1, "alltoallv": 2, "sendrecv": inf, "bcast": inf}
 
 
 def _counted(name):
     def call(self, send, *others, **options):
         given = [x for x in (*others, *options.values()) if x is not None]
-        self.rounds.append(not is_device(send) or len(given) < KNOWN.get(name, 9))
+        self.rounds.append(not is_device(send) or len(given) < NEEDED[name])
         return getattr(self._comm, name)(send, *others, **options)
 
     return call
 
 
-for _name in (*KNOWN, "sendrecv", "bcast"):
+for _name in NEEDED:
     setattr(OverNccl, _name, _counted(_name))
 
 

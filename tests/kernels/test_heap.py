@@ -36,7 +36,7 @@ print(kept, *found)
 
 
 def pages(mode: str, count: int = 1, size: int = 36, **settings: str) -> list[str]:
-    """What the program printed: if memory is kept, and page faults of two steps on the main and on another thread.
+    """Words of the program: if memory is kept, and page faults of two steps on the main and on another thread.
 
     A step has ``count`` arrays of ``size`` MiB; the C library never keeps one of more than 32.
     """
