@@ -99,12 +99,13 @@ class Comm(Protocol):
         """
 
     def alltoallv(
-        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+        self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         """Send each rank its part of ``send``, cut by ``counts`` (P,).
 
         Return the rows for this rank, in rank order, and their number from each rank (P,). Where every rank passes
-        these as ``expected``, empty messages are not sent.
+        these as ``expected``, empty messages are not sent. Without ``counts``, on every rank, all parts of all ranks
+        have one length: MPI's own all-to-all.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

@@ -66,6 +66,10 @@ class Carrier(ABC):
     @abstractmethod
     def _bcast(self, send: Array, root: int) -> Array: ...
 
+    def _alltoall(self, send: Array, each: Counts) -> Array:
+        """Send every rank its part of ``send``, ``each`` (P,) of one length; return the parts for this rank."""
+        return self._alltoallv(send, each, each)[0]
+
     def _trade_rows(self, send: Array, counts: Counts) -> Counts:
         """Return each rank's number of rows (P,); this rank sends ``counts`` (P,) rows like ``send``."""
         each = np.ones(self.size, np.int64)

@@ -109,8 +109,11 @@ class CountingComm(Carrier):
 
     @property
     def job(self) -> Job:
-        job = Job(self.concurrent, self.staged)
-        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
+        return Job(self.concurrent, self.staged, begin_reduction=self._begin_reduction)
+
+    def _begin_reduction(self) -> None:
+        if self.watched is not None:
+            self.watched.log.begin_reduction()
 
     @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -145,9 +148,18 @@ class CountingComm(Carrier):
 
     @timed
     def alltoallv(
-        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+        self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         mine, carrier = self._enter(send, rows=True)
+        if counts is None:
+            rows, rest = divmod(len(mine), self.size)
+            if rest:
+                raise ValueError(f"send must have a multiple of {self.size} rows, got {len(mine)}; or pass counts")
+            each = np.full(self.size, rows)
+            came = carrier._alltoall(mine, each)
+            kept = mine.nbytes // self.size
+            self._count(mine.nbytes - kept, came.nbytes - kept, self.size - 1)
+            return came if mine is send else self._unstage(came, send), each
         counts = per_rank(self.size, "counts", counts, len(mine))
         # Without `expected` a receiver cannot know that a message is empty: all P - 1 are sent.
         own, messages = int(counts[self.rank]), self.size - 1

@@ -55,7 +55,7 @@ class ForwardingComm:
         return self._around(lambda: self._comm.allgatherv(send, counts))
 
     def alltoallv(
-        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+        self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         return self._around(lambda: self._comm.alltoallv(send, counts, expected))
 

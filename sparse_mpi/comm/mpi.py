@@ -221,6 +221,13 @@ class MPIComm(CountingComm):
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         return self._messages.alltoallv(send, counts, expected)
 
+    def _alltoall(self, send: Array, each: Counts) -> Array:
+        if len(send) > MAX_ROWS:
+            return super()._alltoall(send, each)
+        out, kind = self._messages.empty(send.shape, send), rowtype(self._mpi, row_bytes(send))
+        self._together("Alltoall", [send, int(each[0]), kind], [out, int(each[0]), kind])
+        return out
+
     def _allreduce(self, send: Array, op: str) -> Array:
         if op == "sum" and send.dtype.kind in "iu" and send.itemsize < 4:
             # Vector instructions of Open MPI saturate such sums, which are to wrap around

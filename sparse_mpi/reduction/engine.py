@@ -428,10 +428,11 @@ class Direct:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._begin = engine.comm.job.begin_reduction  # tells the watchdog, for its report
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
         """Return the attempt of all ranks; if it fails the gradient stays in the residual."""
-        self.engine.comm.job.begin_reduction()  # begin of a reduction, for the watchdog's report
+        self._begin()
         agreed = self.engine.agree(gradient, make_plan, check)
         try:
             return self.engine.attempt(agreed)

@@ -60,6 +60,7 @@ def _calls(comm: Comm, trial: Trial) -> dict[str, Any]:
         "allgatherv of counts": comm.allgatherv(send, lengths),
         "alltoallv": comm.alltoallv(send, counts[me]),
         "alltoallv of expected": comm.alltoallv(send, counts[me], counts[:, me]),
+        "alltoallv of equal parts": comm.alltoallv(np.repeat(alike[:1], 2 * P, axis=0)),
         "sendrecv around": comm.sendrecv(have[me][(me + 1) % P], (me + 1) % P, (me - 1) % P),
         "sendrecv to rank 0": [
             comm.sendrecv(have[me][0], 0 if me == source else None, source if me == 0 else None) for source in range(P)

@@ -59,6 +59,7 @@ def test_what_every_call_returns(ranks, trailing, dtype):
             *comm.allgatherv(send, counts.sum(axis=1)),
             *comm.alltoallv(send, counts[me]),
             *comm.alltoallv(send, counts[me], arrives(me, size)),
+            *comm.alltoallv(np.repeat(own, 2 * size, axis=0)[::2]),
             comm.sendrecv(have[me][(me + 1) % size], (me + 1) % size, (me - 1) % size),
             comm.allreduce(own),
             comm.allreduce(own, "max"),
@@ -83,6 +84,7 @@ def test_what_every_call_returns(ranks, trailing, dtype):
             have, counts, whole, alike = given(len(members))
             gathered, came = np.concatenate(whole), np.concatenate([row[me] for row in have])
             expected = [np.stack(alike), *[gathered, counts.sum(axis=1)] * 2, *[came, arrives(me, len(members))] * 2]
+            expected += [np.concatenate(alike), np.full(len(members), 3)]
             expected += [have[me - 1][me], np.sum(alike, axis=0, dtype=dtype), alike[-1], *whole]
             for got, wanted in zip(found, expected, strict=True):
                 assert_same(got, wanted)

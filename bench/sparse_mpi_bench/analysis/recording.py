@@ -84,10 +84,12 @@ class RecordingComm(forwarding.ForwardingComm):
         return received
 
     def alltoallv(
-        self, send: Array, counts: Sequence[int] | Counts, expected: Sequence[int] | Counts | None = None
+        self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         before = self._begin()
         received = self._comm.alltoallv(send, counts, expected)
+        if counts is None:
+            counts = expected = received[1]
         sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
         to = {
             member: size
