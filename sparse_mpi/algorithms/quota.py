@@ -32,12 +32,11 @@ from sparse_mpi.select.quotas import Quotas, Shares
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.states import ranged
 from sparse_mpi.wire import Coo, Wire
-from sparse_mpi.wire.codecs import Codec, Unrounded
+from sparse_mpi.wire.codecs import Codec
 
 FEWEST = 16  # entries for each rank, and runs of a part, below which quotas leave large entries out
 LOGGER = logging.getLogger("sparse_mpi")
 QUOTA = 128  # entries of a part below which it is rather wide, with places of 4 bytes
-UNROUNDED = Unrounded()
 _NONE = np.empty(0, np.int64)
 
 
@@ -50,49 +49,50 @@ class _QuotaState:
     ours: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V / P + 1,) of the sums that this rank owns
 
 
-class _QuotaMessages(NamedTuple):
-    """Messages of one length: codes of values, their scales, and places."""
+class _Coded(NamedTuple):
+    """Messages in which values are codes with scales: of one length, too."""
 
-    entries: int
+    parts: EqualParts
+    codec: Codec
+    real: np.dtype
     codes: int  # bytes
     scales: int  # bytes
-    length: int  # bytes of a message
-    place: np.dtype
-    codec: Codec
 
     @staticmethod
     @lru_cache(maxsize=64)
-    def of(parts: EqualParts, ranks: int, codec: Codec, dtype: np.dtype) -> _QuotaMessages:
-        entries = parts.quota * parts.number // ranks
-        number = dtype.itemsize if codec.code_bytes is None else codec.code_bytes
-        codes = number * int(code_places(_edges(entries, 1, codec.block or entries), 8 // codec.together)[-1])
-        scales = 4 * (-(-entries // codec.block) if codec.block else 0)
-        return _QuotaMessages(
-            entries, codes, scales, codes + scales + parts.place.itemsize * entries, parts.place, codec
-        )
+    def of(parts: EqualParts, codec: Codec, real: np.dtype) -> _Coded:
+        edges = _edges(parts.entries, 1, codec.block or parts.entries)
+        codes = (codec.code_bytes or 0) * int(code_places(edges, 8 // codec.together)[-1])
+        return _Coded(parts, codec, real, codes, 4 * (-(-parts.entries // codec.block) if codec.block else 0))
 
-    def write(self, places: Array, values: Array, number: int) -> tuple[Array, Array]:
-        """Return messages ``(number, length)`` of uint8, and the values as they arrive."""
-        codec, edges, ends = self.codec, self.edges(number), self.codes + self.scales
-        indices = places if codec.lossless else places.astype(np.int32)
-        codes, scales = codec.encode(SparseVector(indices, values, 1 << 31), edges)
+    @property
+    def length(self) -> int:
+        return self.codes + self.scales + self.parts.entries * self.parts.place.itemsize
+
+    def write(self, messages: Array) -> tuple[Array, Array, Array]:
+        """Return coded ``messages`` ``(m, .)``, what arrives, and rounding errors ``(m, entries)``."""
+        places, values = self.parts.opened(messages, self.real)
+        number, edges, ends = len(messages), self._edges(len(messages)), self.codes + self.scales
+        flat = SparseVector(places.astype(np.int32).reshape(-1), values.reshape(-1), 1 << 31)
+        codes, scales = self.codec.encode(flat, edges)
         buffer = namespace(values).empty((number, self.length), np.uint8)
         buffer[:, : self.codes] = codes.view(np.uint8).reshape(number, -1)
         if self.scales:
             buffer[:, self.codes : ends] = scales.view(np.uint8).reshape(number, -1)
-        buffer[:, ends:] = places.view(np.uint8).reshape(number, -1)
-        return buffer, values if codec.lossless else codec.decode(codes, scales, edges, values.dtype)
+        buffer[:, ends:] = places.view(np.uint8)
+        arriving = self.codec.decode(codes, scales, edges, self.real).reshape(number, -1)
+        return buffer, self.parts.written(places, arriving), values - arriving
 
-    def read(self, buffer: Array, dtype: np.dtype) -> tuple[Array, Array]:
-        """Return places and values ``(number, entries)``."""
+    def read(self, buffer: Array) -> Array:
+        """Return messages ``(m, length)``."""
         number, ends, xp = len(buffer), self.codes + self.scales, namespace(buffer)
         codes = xp.ascontiguousarray(buffer[:, : self.codes]).reshape(-1)
         scales = xp.ascontiguousarray(buffer[:, self.codes : ends]).reshape(-1).view(np.float32)
-        values = self.codec.decode(codes, scales, self.edges(number), dtype)
-        return xp.ascontiguousarray(buffer[:, ends:]).view(self.place), values.reshape(number, -1)
+        values = self.codec.decode(codes, scales, self._edges(number), self.real).reshape(number, -1)
+        return self.parts.written(xp.ascontiguousarray(buffer[:, ends:]).view(self.parts.place), values)
 
-    def edges(self, number: int) -> np.ndarray:
-        return _edges(self.entries, number, self.codec.block) if self.codec.block else _NONE
+    def _edges(self, number: int) -> np.ndarray:
+        return _edges(self.parts.entries, number, self.codec.block) if self.codec.block else _NONE
 
 
 @lru_cache(maxsize=64)
@@ -140,32 +140,34 @@ class Quota(Algorithm):
                 LOGGER.warning("sparse_mpi: quota reduces by oktopk: %d of %d entries are too few", k, len(acc))
             reduction, of_few = self.few.reduce(acc, k, comm, state.few, layout, add)
             return reduction, _QuotaState(of_few, state.mine, state.ours)
-        parts = parts_of(len(acc), k, comm.size)
-        each, passes = parts.number // comm.size, kernels.of(acc)
-        state = _QuotaState(state.few, _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, each, acc))
+        parts, passes, real = parts_of(len(acc), k, comm.size), kernels.of(acc), acc.dtype
+        mine, ours = _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, parts.each, acc)
+        coded, owed = self._coded(parts, real), None
 
         # Select: the q largest of each part.
-        (places, values, _), _ = self.selector.select(acc, k, Shares(parts, state.mine), add)
+        selected: Any = self.selector.select(acc, k, Shares(parts, mine), add)[0]
+        messages = selected.rows
 
         # Reduce-scatter: the owner of a part adds up the messages in the order of ranks.
-        form = _QuotaMessages.of(parts, comm.size, self._codec, acc.dtype)
-        messages, values = form.write(places, values, comm.size)
-        ones = np.ones(comm.size, np.int64)
-        came, _ = comm.alltoallv(messages, ones, ones)
-        chosen, sums = passes.add_parts(*form.read(came, acc.dtype), parts.width, state.ours)
+        leaving = messages
+        if coded is not None:
+            leaving, messages, _ = coded.write(messages)
+        came, _ = comm.alltoallv(leaving)
+        sums = passes.add_parts(came if coded is None else coded.read(came), parts, ours, real)
 
         # Allgather: every rank gets the q largest sums of each part. Rounding errors stay with the owner.
-        messages, rounded = form.write(chosen.reshape(-1), sums.reshape(-1), 1)
-        chosen, total = form.read(comm.allgather(messages[0]), acc.dtype)
-        owed = None if self.wire.lossless else sums - rounded.reshape(sums.shape)
-        places, values, chosen, total = (x.reshape(parts.number, -1) for x in (places, values, chosen, total))
-        indices, total, sent = passes.from_parts(parts, chosen, total, (places, values), owed, comm.rank * each)
-        size = len(acc)
-        return Reduction(SparseVector(indices, total, size), SparseVector(indices, sent, size)), state
+        leaving = sums
+        if coded is not None:
+            (leaving,), _, (owed,) = coded.write(sums[None])
+        everything = comm.allgather(leaving)
+        everything = everything if coded is None else coded.read(everything)
+        indices, total, sent = passes.from_parts(everything, parts, messages, owed, comm.rank, real)
+        reduction = Reduction(SparseVector(indices, total, len(acc)), SparseVector(indices, sent, len(acc)))
+        return reduction, _QuotaState(state.few, mine, ours)
 
-    @property
-    def _codec(self) -> Any:  # hashable, as all frozen dataclasses
-        return self.wire.codec or UNROUNDED
+    def _coded(self, parts: EqualParts, real: np.dtype) -> _Coded | None:
+        codec: Any = self.wire.codec  # hashable, as all frozen dataclasses
+        return None if self.wire.lossless else _Coded.of(parts, codec, real)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if few(layout.size, k, ranks):
@@ -178,16 +180,19 @@ class Quota(Algorithm):
             return self.few.result_band(layout, k, ranks)
         parts = parts_of(layout.size, k, ranks)
         # Sums may be zero, and beside a much larger neighbour a value may be rounded to zero
-        return 0 if self._codec.block else 0.9 * min(parts.quota * parts.number, k, layout.size), k
+        return 0 if self.wire.codec is not None and self.wire.codec.block else 0.9 * min(
+            parts.quota * parts.number, k, layout.size
+        ), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the exact size of a rank's messages, the same in every step."""
         if few(layout.size, k, ranks):
             return self.few.bound(layout, k, ranks)
-        form = _QuotaMessages.of(parts_of(layout.size, k, ranks), ranks, self._codec, np.dtype(np.float32))
-        number = 2 * (ranks - 1)
-        values = number * form.entries if self._codec.code_bytes is None else 0
-        return Bound(0, values, ranks - 1 + rounds(ranks), 0, number * form.length - 4 * values)
+        parts, real = parts_of(layout.size, k, ranks), np.dtype(np.float32)
+        coded, number = self._coded(parts, real), 2 * (ranks - 1)
+        values = 0 if coded is not None else number * parts.entries
+        length = parts.length(real) if coded is None else coded.length
+        return Bound(0, values, ranks - 1 + rounds(ranks), 0, number * length - 4 * values)
 
 
 def few(size: int, k: int, ranks: int) -> bool:
@@ -201,7 +206,7 @@ def parts_of(size: int, k: int, ranks: int) -> EqualParts:
     each = max(1, min(-(-size // (ranks * SHORT)), k // (ranks * QUOTA), (1 << 16) // ranks))
     number = each * ranks
     width = EqualParts(size, number, 0).width
-    return EqualParts(size, number, width if k >= size else min(k // number, width))
+    return EqualParts(size, number, width if k >= size else min(k // number, width), ranks)
 
 
 def _thresholds(known: Array, number: int, acc: Array) -> Array:

@@ -136,9 +136,7 @@ class Kernels(Protocol):
         Return columns ``(rows, k)`` int32, ascending in each row, and values ``(rows, k)``.
         """
 
-    def select_parts(
-        self, x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None
-    ) -> tuple[Array, Array]:
+    def select_parts(self, x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> Array:
         """Return the q largest magnitudes of each part of ``x``, after adding ``add`` to it in place.
 
         Args:
@@ -149,29 +147,29 @@ class Kernels(Protocol):
             add: ``(n,)``, of any precision.
 
         Returns:
-            Places ``(V, q)``, ascending in each part, of type ``parts.place``, and values ``(V, q)``: the first ones if
-            magnitudes tie, zeros if too few are nonzero.
+            Messages to all owners, ``(P, length)`` uint8: the first entries if magnitudes tie, zeros if too few are
+            nonzero.
         """
 
-    def add_parts(self, places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
-        """Add up messages of all ranks, in their order, and return the q largest sums of each part.
+    def add_parts(self, messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
+        """Add up ``messages`` ``(P, length)`` of all ranks, in their order; return the q largest sums of each part.
 
-        Places and values are ``(P, m q)``, of m parts of ``width`` places; results ``(m, q)`` and ``thresholds``
-        ``(m + 1,)`` are as in `select_parts`.
+        The result is a message ``(length,)``, ``thresholds`` ``(V / P + 1,)`` are as in `select_parts`. Values are of
+        type ``real``.
         """
 
     def from_parts(
-        self, parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+        self, messages: Array, parts: EqualParts, own: Array, owed: Array | None, rank: int, real: np.dtype
     ) -> tuple[Array, Array, Array]:
         """Return results by index: ascending indices, values, and this rank's contributions, all ``(m,)``.
 
         Args:
+            messages: ``(P, length)`` of all owners, from `add_parts`. Zeros are left out on the host.
             parts: V parts, with quota q.
-            places: ``(V, q)``, places of the results, ascending in each part.
-            values: ``(V, q)``; zeros are left out.
-            mine: places and values of this rank, from `select_parts`.
-            owed: ``(m, q)``, taken off the contributions to some parts; None: nothing.
-            first: number of the first of these parts.
+            own: messages of this rank, from `select_parts`.
+            owed: ``(V q / P,)``, taken off the contributions to this rank's parts; None: nothing.
+            rank: number of this rank.
+            real: type of values.
         """
 
     def to_bfloat16(self, x: Array, back: Array | None = None) -> Array:

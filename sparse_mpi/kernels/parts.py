@@ -3,6 +3,9 @@
 Runs of `RUN` neighbouring entries are dealt out to V parts. Each round deals a run to each part, from one chosen by a
 hash of the round's number, which spreads rows and columns of matrices of any width. A part is therefore a fair sample
 of the vector. Its entries have *places*, in order; places beyond the vector's end are zeros.
+
+Every rank owns V / P neighbouring parts. A *message* to or from an owner has q entries of each of its parts: the bytes
+of all values, then those of all places, which ascend in each part.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class EqualParts:
     size: int  #: n, length of the vector
     number: int  #: V, parts
     quota: int  #: q, entries taken of each part, at most its places
+    ranks: int = 1  #: P, which own V / P parts each
 
     @cached_property
     def rounds(self) -> int:
@@ -40,6 +44,47 @@ class EqualParts:
     def place(self) -> np.dtype:
         """Return the type of places in messages: uint16 or uint32."""
         return np.dtype(np.uint16 if self.width <= SHORT else np.uint32)
+
+    @cached_property
+    def each(self) -> int:
+        """Return the number of parts of a rank."""
+        return self.number // self.ranks
+
+    @cached_property
+    def entries(self) -> int:
+        """Return the number of entries of a message."""
+        return self.each * self.quota
+
+    @cached_property
+    def within(self) -> int:
+        """Return the number of entries of all messages to owners whose places lie within the vector."""
+        if self.quota <= self.width - RUN:
+            return self.number * self.quota
+        turn = self.rounds - 1
+        start = RUN * (
+            turn * self.number + (np.arange(self.number) - int(first_of(np.array(turn), self.number))) % self.number
+        )
+        within = self.width - RUN + (self.size - start).clip(0, RUN)
+        return int(within.clip(max=self.quota).sum())
+
+    def length(self, real: np.dtype) -> int:
+        """Return the bytes of a message with values of type ``real``, a multiple of theirs."""
+        return -(-self.entries * (real.itemsize + self.place.itemsize) // real.itemsize) * real.itemsize
+
+    def opened(self, messages: Array, real: np.dtype) -> tuple[Array, Array]:
+        """Return places and values ``(m, entries)`` of ``messages`` ``(m, length)`` uint8, copied."""
+        xp, ends = namespace(messages), self.entries * real.itemsize
+        places = messages[:, ends : ends + self.entries * self.place.itemsize]
+        return xp.ascontiguousarray(places).view(self.place), xp.ascontiguousarray(messages[:, :ends]).view(real)
+
+    def written(self, places: Array, values: Array) -> Array:
+        """Return the messages ``(m, length)`` of places and values ``(m, entries)``."""
+        xp, ends = namespace(values), self.entries * values.itemsize
+        messages = xp.zeros((len(values), self.length(values.dtype)), np.uint8)
+        messages[:, :ends] = xp.ascontiguousarray(values).view(np.uint8)
+        end = ends + self.entries * self.place.itemsize
+        messages[:, ends:end] = xp.ascontiguousarray(places.astype(self.place)).view(np.uint8)
+        return messages
 
     def rows(self, x: Array) -> Array:
         """Return the entries of ``x`` ``(n,)`` by part and place, ``(V, width)``."""
@@ -64,41 +109,40 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     return columns.astype(np.int32), np.take_along_axis(matrix, columns, axis=1)
 
 
-def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
+def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> Array:
     if add is not None:
         x += widened(add)
     places, values = top_k_rows(parts.rows(x), parts.quota)
-    return places.astype(parts.place), values + values.dtype.type(0)  # no -0
+    return _by_owner(parts, parts.ranks, places, values)
 
 
-def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
-    parts = len(thresholds) - 1
-    chosen, largest = top_k_rows(_add_up_rows(places, values, width, parts), values.shape[1] // parts)
-    return chosen.astype(places.dtype), largest + largest.dtype.type(0)
-
-
-def _add_up_rows(places: Array, values: Array, width: int, parts: int) -> Array:
-    """Return sums ``(parts, width)`` of messages ``(P, parts * q)``, added in the order of ranks."""
-    xp = namespace(values)
-    quota = values.shape[1] // parts
-    sums, row = xp.zeros((parts, width), values.dtype), xp.arange(parts).repeat(quota)
+def add_parts(messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
+    places, values = parts.opened(messages, real)
+    sums, row = np.zeros((parts.each, parts.width), real), np.arange(parts.each).repeat(parts.quota)
     for at, of_rank in zip(places, values, strict=True):
         sums[row, at] += of_rank
-    return sums
+    return _by_owner(parts, 1, *top_k_rows(sums, parts.quota))[0]
+
+
+def _by_owner(parts: EqualParts, owners: int, places: Array, values: Array) -> Array:
+    values = values + values.dtype.type(0)  # no -0
+    return parts.written(places.reshape(owners, -1), values.reshape(owners, -1))
 
 
 def from_parts(
-    parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    messages: Array, parts: EqualParts, own: Array, owed: Array | None, rank: int, real: np.dtype
 ) -> tuple[Array, Array, Array]:
-    xp = namespace(values)
-    row, own = xp.arange(parts.number)[:, None], xp.zeros((parts.number, parts.width), values.dtype)
-    own[row, mine[0]] = mine[1]
-    sent = own[row, places]
+    places, values, of_own, terms = (
+        x.reshape(parts.number, -1) for x in (*parts.opened(messages, real), *parts.opened(own, real))
+    )
+    row, line = np.arange(parts.number)[:, None], np.zeros((parts.number, parts.width), real)
+    line[row, of_own] = terms
+    sent = line[row, places]
     if owed is not None:
-        sent[first : first + len(owed)] -= owed
+        sent[rank * parts.each : (rank + 1) * parts.each] -= owed.reshape(parts.each, -1)
     there = values.reshape(-1) != 0
     indices = parts.indices(places).reshape(-1)[there]
-    order = xp.argsort(indices)
+    order = np.argsort(indices)
     return (
         indices[order].astype(index_dtype(parts.size)),
         values.reshape(-1)[there][order],

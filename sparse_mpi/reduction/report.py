@@ -46,7 +46,7 @@ class Instrumented(Wrapper):
         result, state = select(*given)
         self.span = start, perf_counter()
         self.seconds += self.span[1] - start
-        self.selected += len(result.indices)
+        self.selected += result.nnz
         self.added += given[-1] is not None
         return result, state
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.parts import EqualParts
 from sparse_mpi.select.base import Selector
-from sparse_mpi.sparse import SparseVector
 
 
 class Shares(NamedTuple):
@@ -17,10 +16,17 @@ class Shares(NamedTuple):
     thresholds: Array  # magnitude bits (V,), int64: of the step before, and of this one afterwards
 
 
+class Messages(NamedTuple):
+    """Selected entries, ready to be sent."""
+
+    rows: Array  # (P, length) uint8, one for each owner, see `kernels.parts`
+    nnz: int
+
+
 @dataclass(frozen=True)
 class Quotas(Selector):
-    """The q largest of each part, zeros included, by part and place: `algorithms.Quota` names the parts."""
+    """The q largest of each part, zeros included, as `Messages`: `algorithms.Quota` names the parts."""
 
-    def select(self, x: Array, k: int, state: Shares, add: Array | None = None) -> tuple[SparseVector, Shares]:
-        places, values = kernels.of(x).select_parts(x, state.parts, state.thresholds, add)
-        return SparseVector(places.reshape(-1), values.reshape(-1), state.parts.width), state
+    def select(self, x: Array, k: int, state: Shares, add: Array | None = None) -> tuple[Any, Shares]:
+        rows = kernels.of(x).select_parts(x, state.parts, state.thresholds, add)
+        return Messages(rows, state.parts.number * state.parts.quota), state

@@ -16,17 +16,24 @@ HINTS = {"none": 0, "low": 1 << 29, "high": 1 << 30}  # thresholds of the step b
 FLOATS = [np.float32, pytest.param(np.float64, marks=pytest.mark.full("compiled anew"))]
 PARTS = [
     EqualParts(N, 1, 400),
-    EqualParts(N, 4, 50),
-    EqualParts(N, 12, 17),
-    EqualParts(N, 3, 6720),
-    EqualParts(5 * RUN, 5, 9),
+    EqualParts(N, 4, 50, 2),
+    EqualParts(N, 12, 17, 4),
+    EqualParts(N, 3, 6720, 3),
+    EqualParts(5 * RUN, 5, 9, 5),
     EqualParts(70, 3, 2),
+    EqualParts(N, 6, 3300, 2),
 ]
 NAMES = ["normal", "mostly-zero", "constant", "ties", "special", "tiny"]
 
 
 def hints(parts, kind):
     return np.full(parts.number + 1, HINTS[kind], np.int64)
+
+
+def same_messages(parts, dtype, found, expected):
+    """Of places and values: what fills a message up says nothing."""
+    opened = (parts.opened(np.atleast_2d(back(rows)), np.dtype(dtype)) for rows in (found, expected))
+    return all(map(same, *(map(one_nan, ([part] for part in pair)) for pair in opened)))
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
@@ -36,7 +43,8 @@ def test_the_largest_of_each_part(passes, name, parts, dtype):
     x = flushed(inputs(dtype)[name])[: parts.size]
     there, expected = put(passes, x), array.select_parts(x, parts, hints(parts, "none"))
     for hint in HINTS:
-        assert same(passes.select_parts(there, parts, put(passes, hints(parts, hint))), expected)
+        found = passes.select_parts(there, parts, put(passes, hints(parts, hint)))
+        assert same_messages(parts, dtype, found, expected)
     assert same(there, x)
 
 
@@ -49,7 +57,8 @@ def test_what_is_added_counts(passes, dtype, half):
     for _ in range(3):  # with the thresholds of the step before
         with np.errstate(all="ignore"):
             expected = array.select_parts(here, parts, hints(parts, "none"), more)
-        assert same(passes.select_parts(there, parts, hint, put(passes, more)), expected)
+        found = passes.select_parts(there, parts, hint, put(passes, more))
+        assert same_messages(parts, dtype, found, expected)
         assert same(there, here)
 
 
@@ -66,32 +75,61 @@ def test_parts_are_dealt_in_turns():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_a_message_has_all_values_then_all_places(dtype):
+    parts, real = PARTS[2], np.dtype(dtype)
+    places, values = np.arange(2 * parts.entries).reshape(2, -1), np.ones((2, parts.entries), dtype)
+    rows = parts.written(places, values)
+    assert rows.shape == (2, parts.length(real)) and parts.length(real) % real.itemsize == 0
+    assert rows[0, : real.itemsize].tobytes() == dtype(1).tobytes()
+    first = parts.entries * real.itemsize
+    assert rows[1, first : first + 2].tobytes() == np.uint16(parts.entries).tobytes()
+    assert all(same(*pair) for pair in zip(parts.opened(rows, real), (places.astype(np.uint16), values), strict=True))
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_how_many_places_lie_within_the_vector(parts):
+    x = np.ones(parts.size, np.float32)
+    messages = array.select_parts(x, parts, hints(parts, "none"))
+    assert parts.within == np.count_nonzero(parts.opened(messages, x.dtype)[1])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_parts_with_places_of_four_bytes(passes, dtype):
     """Which are too long for the shared memory of a device."""
-    parts = EqualParts(140_000, 2, 300)
+    parts = EqualParts(140_000, 2, 300, 2)
     x = np.random.default_rng(0).standard_normal(parts.size).astype(dtype)
-    found = passes.select_parts(put(passes, x), parts, put(passes, hints(parts, "low")))
-    places, values = array.select_parts(x, parts, hints(parts, "low"))
-    assert same(found, (places, values)) and places.dtype == np.uint32
-    sent = [np.tile(part.reshape(-1), (2, 1)) for part in (places, values)]
-    found = passes.add_parts(*(put(passes, part) for part in sent), parts.width, put(passes, hints(parts, "none")))
-    assert same(found, array.add_parts(*sent, parts.width, hints(parts, "none")))
-    both = [put(passes, part) for part in (places, values)]
-    assert same(
-        passes.from_parts(parts, *both, both, None, 0),
-        array.from_parts(parts, places, values, (places, values), None, 0),
-    )
+    assert parts.place == np.uint32
+    assert_one_step(passes, parts, [x, x[::-1].copy()], dtype, "low")
 
 
-def messages(parts, ranks, each, dtype, name):
-    """Messages of ranks to the first owner of ``each`` parts, whose results stand for those of all owners here."""
-    made = []
-    for rank in range(ranks):
-        x = np.roll(flushed(inputs(dtype)[name])[: parts.size], 11 * rank)
-        places, values = array.select_parts(x, parts, hints(parts, "none"))
-        made.append((places, values))
-    places, values = (np.stack([one[i].reshape(-1) for one in made]) for i in (0, 1))
-    return made, places, values
+def assert_one_step(passes, parts, vectors, dtype, hint="none", owed=None):
+    """Every function against the whole-array ones, for messages of ranks with these vectors; return the result."""
+    real, made = np.dtype(dtype), [array.select_parts(x, parts, hints(parts, "none")) for x in vectors]
+    for x, rows in zip(vectors, made, strict=True):
+        found = passes.select_parts(put(passes, x), parts, put(passes, hints(parts, hint)))
+        assert same_messages(parts, dtype, found, rows)
+    sums, thresholds = [], hints(parts, hint)[: parts.each + 1]
+    for owner in range(parts.ranks):
+        came = np.stack([rows[owner] for rows in made])
+        sums.append(array.add_parts(came, parts, thresholds, real))
+        found = passes.add_parts(put(passes, came), parts, put(passes, thresholds), real)
+        assert same_messages(parts, dtype, found, sums[-1])
+    given = np.stack(sums), parts, made[-1]
+    there = put(passes, given[0]), parts, put(passes, given[2])
+    expected = array.from_parts(*given, owed, parts.ranks - 1, real)
+    found = passes.from_parts(*there, None if owed is None else put(passes, owed), parts.ranks - 1, real)
+    if hasattr(passes, "cupy"):
+        assert len(found[0]) == parts.within
+        found = cut(found)
+    assert same(one_nan(found), one_nan(expected))
+    return made, expected
+
+
+def cut(result):
+    """Without zeros, which a device keeps."""
+    indices, total, sent = map(back, result)
+    assert (np.diff(indices) > 0).all()
+    return indices[total != 0], total[total != 0], sent[total != 0]
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
@@ -99,23 +137,15 @@ def messages(parts, ranks, each, dtype, name):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 def test_messages_are_added_up_and_read_back(passes, name, parts, dtype):
-    made, places, values = messages(parts, 3, parts.number, dtype, name)
-    chosen, largest = array.add_parts(places, values, parts.width, hints(parts, "none"))
+    x = flushed(inputs(dtype)[name])[: parts.size]
+    vectors = [np.roll(x, 11 * rank) for rank in range(parts.ranks)]
     for hint in HINTS:
-        sent = put(passes, places), put(passes, values)
-        found = passes.add_parts(*sent, parts.width, put(passes, hints(parts, hint)))
-        assert same(one_nan(found), one_nan((chosen, largest)))
-    for owed, first in ((None, 0), (np.full((1, parts.quota), 0.5, dtype), parts.number - 1)):
-        there = [None if owed is None else put(passes, owed), first]
-        mine = tuple(put(passes, x) for x in made[1])
-        result = passes.from_parts(parts, put(passes, chosen), put(passes, largest), mine, *there)
-        expected = array.from_parts(parts, chosen, largest, made[1], owed, first)
-        assert same(one_nan(result), one_nan(expected))
-        indices, total, sent = expected
-        assert (np.diff(indices) > 0).all() and (total != 0).all()
-        if owed is None and name == "normal":
-            sums = sum(dense(parts, *one) for one in made)
-            assert (sums[indices] == total).all() and (dense(parts, *made[1])[indices] == sent).all()
+        made, (indices, total, sent) = assert_one_step(passes, parts, vectors, dtype, hint)
+    assert (np.diff(indices) > 0).all() and (total != 0).all()
+    if name == "normal":
+        chosen = [dense(parts, rows, dtype) for rows in made]
+        assert (sum(chosen)[indices] == total).all() and (chosen[-1][indices] == sent).all()
+    assert_one_step(passes, parts, vectors, dtype, "none", np.full(parts.entries, 0.5, dtype))
 
 
 def one_nan(results):
@@ -123,24 +153,40 @@ def one_nan(results):
     return [np.where(x != x, x.dtype.type(np.nan), x) if x.dtype.kind == "f" else x for x in map(back, results)]
 
 
-def dense(parts, places, values):
-    x = np.zeros(parts.number * parts.width, values.dtype)
+def dense(parts, rows, dtype):
+    places, values = (part.reshape(parts.number, -1) for part in parts.opened(rows, np.dtype(dtype)))
+    x = np.zeros(parts.number * parts.width, dtype)
     x[parts.indices(places)] = values
     return x
+
+
+FLOAT = np.dtype(np.float32)
 
 
 def test_a_message_that_is_no_message(passes):
     if hasattr(passes, "cupy"):
         pytest.skip("the host would have to wait for what a device finds")
     parts = PARTS[1]
-    made, places, values = messages(parts, 2, 4, np.float32, "normal")
-    places[1, 3] = parts.width
-    with pytest.raises(MalformedMessage, match="places do not ascend"):
-        passes.add_parts(places, values, parts.width, hints(parts, "none"))
-    chosen = made[0][0].copy()
-    chosen[2] = chosen[2, ::-1]
-    with pytest.raises(MalformedMessage, match="places do not ascend"):
-        passes.from_parts(parts, chosen, made[0][1], made[0], None, 0)
+    messages = array.select_parts(flushed(inputs(np.float32)["normal"]), parts, hints(parts, "none"))
+    places, values = parts.opened(messages, FLOAT)
+    for last in (parts.width, 0):
+        wrong = places.copy()
+        wrong[1, -1] = last
+        malformed = parts.written(wrong, values)
+        with pytest.raises(MalformedMessage, match="places do not ascend"):
+            passes.add_parts(malformed, parts, hints(parts, "none")[: parts.each + 1], FLOAT)
+        with pytest.raises(MalformedMessage, match="places do not ascend"):
+            passes.from_parts(malformed, parts, messages, None, 0, FLOAT)
+
+
+def test_places_of_no_entry_are_refused(passes):
+    """They lie within their part, and beyond the vector."""
+    if hasattr(passes, "cupy"):
+        pytest.skip("the host would have to wait for what a device finds")
+    parts = EqualParts(70, 3, 1)
+    rows = parts.written(np.full((1, 3), 63), np.ones((1, 3), np.float32))
+    with pytest.raises(MalformedMessage, match="beyond its part"):
+        passes.from_parts(rows, parts, rows, None, 0, FLOAT)
 
 
 def test_a_device_leaves_out_what_lies_beyond_a_part(cuda):
@@ -149,20 +195,18 @@ def test_a_device_leaves_out_what_lies_beyond_a_part(cuda):
     rng = np.random.default_rng(0)
     for most in (4 * parts.width, 1 << 16, 2):
         places = np.stack([rng.permutation(most)[: parts.quota] for _ in range(parts.number)]).astype(np.uint16)
-        values = np.ones(places.shape, np.float32)
-        sent = put(cuda, places.reshape(1, -1)), put(cuda, values.reshape(1, -1))
-        chosen, _ = cuda.add_parts(*sent, parts.width, put(cuda, hints(parts, "none")))
-        assert (back(chosen) < parts.width).all()
-        both = put(cuda, places), put(cuda, values)
-        indices, *_ = cuda.from_parts(parts, *both, both, None, 0)
-        assert len(indices) <= places.size and (back(indices) >= 0).all() and (back(indices) < parts.size).all()
+        rows = put(cuda, parts.written(places.reshape(1, -1), np.ones((1, parts.entries), np.float32)))
+        chosen = parts.opened(back(cuda.add_parts(rows, parts, put(cuda, hints(parts, "none")), FLOAT))[None], FLOAT)[0]
+        assert (chosen < parts.width).all()
+        indices, total, _ = map(back, cuda.from_parts(rows, parts, rows, None, 0, FLOAT))
+        assert len(indices) == parts.within and (indices >= 0).all() and (indices < parts.size).all()
+        assert (total == 1).all()
 
 
-def test_each_is_one_launch_and_results_by_index_are_waited_for(cuda, launches):
+def test_each_is_one_launch_and_none_is_waited_for(cuda, launches):
     parts = EqualParts(5 * RUN, 5, 9)
     x, hint = put(cuda, np.arange(parts.size, dtype=np.float32)), put(cuda, hints(parts, "none"))
-    places, values = cuda.select_parts(x, parts, hint, put(cuda, np.ones(parts.size, np.float32)))
-    sums = cuda.add_parts(places.reshape(1, -1), values.reshape(1, -1), parts.width, hint)
-    assert launches == [(5,), (5,)] and not DEVICE.synchronised
-    cuda.from_parts(parts, *sums, (places, values), None, 0)
-    assert len(launches) == 3 and len(DEVICE.synchronised) == 1
+    rows = cuda.select_parts(x, parts, hint, put(cuda, np.ones(parts.size, np.float32)))
+    sums = cuda.add_parts(rows, parts, hint, FLOAT)
+    cuda.from_parts(sums.reshape(1, -1), parts, rows, None, 0, FLOAT)
+    assert launches == [(5,), (5,), (1,)] and not DEVICE.synchronised

@@ -69,10 +69,10 @@ def everything(cuda) -> None:
     cuda.contains(indices, there(plain[::2].copy()))
     cuda.from_pairs(cuda.to_pairs(indices, values, np.dtype(np.int32)), np.dtype(np.int32), np.dtype(np.float32))
     # of parts with quotas
-    parts, hints = EqualParts(4 * n, 2, 3), there(np.zeros(3, np.int64))
-    chosen, largest = cuda.select_parts(x, parts, hints, there(numbers))
-    sums = cuda.add_parts(*(there(np.tile(back(part).reshape(-1), (2, 1))) for part in (chosen, largest)), 64, hints)
-    cuda.from_parts(parts, *sums, (chosen, largest), largest[1:], 1)
+    parts, hints = EqualParts(4 * n, 2, 3, 2), there(np.zeros(3, np.int64))
+    rows = cuda.select_parts(x, parts, hints, there(numbers))
+    sums = np.tile(back(cuda.add_parts(rows, parts, hints[:2], x.dtype)), (2, 1))
+    cuda.from_parts(there(sums), parts, rows, there(numbers[:3]), 1, x.dtype)
     # of votes
     places, deltas, _ = cuda.changes(x, indices, values)
     dealt, votes, owned = cuda.deal(indices, deltas, places, 4 * n, 3)

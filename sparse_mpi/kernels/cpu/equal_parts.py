@@ -8,14 +8,16 @@ largest and raises its threshold, and one with too few is looked at again.
 from __future__ import annotations
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
-from sparse_mpi.arrays import Array, bits_type, index_dtype, mantissa_bits
+from sparse_mpi.arrays import Array, bits_type, index_dtype
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import LANES, added, prefetch_lanes, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, prefetch_lanes, reached
 from sparse_mpi.kernels.cpu.packing import first_of
-from sparse_mpi.kernels.cpu.pairs import CANDIDATES, WINDOW, candidates, keep_of_few, more_candidates
+from sparse_mpi.kernels.cpu.pairs import CANDIDATES, ONE, candidates, keep_of_few
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
     append_marked,
@@ -27,62 +29,57 @@ from sparse_mpi.kernels.cpu.passes import (
 )
 from sparse_mpi.kernels.parts import EqualParts
 
-LEAST, MOST = 1 / 256, 1 / 4  # octaves that thresholds lie below the q-th magnitudes of the step before
+LEAST, MOST = 8, 2  # thresholds lie 2^-8 to 2^-2 octaves below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
 SHIFT = LANES.bit_length() - 1  # places over the places of a run
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
-def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
-    given = readable(x if add is None else add)
-    number, quota = parts.number, parts.quota
-    room = 2 * quota + CANDIDATES
-    pieces = threads.parts(x.size)
-    places = np.empty((len(pieces), number * room), np.int32)
-    values = np.empty((len(pieces), number * room), x.dtype)
-    counts = np.empty((len(pieces), number), np.int64)
+def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> Array:
+    given, join = readable(x if add is None else add), add is not None
+    messages, pieces = np.zeros((parts.ranks, parts.length(x.dtype)), np.uint8), threads.parts(x.size)
+    into = thresholds, parts.width, parts.quota, _short(parts), messages
+    if len(pieces) == 1:  # all in one call, for short vectors
+        _select_parts(x, given, join, scratch_for(given), *into)
+        return messages
+    room = len(pieces), parts.number * (2 * parts.quota + CANDIDATES)
+    found = np.empty(room, np.int32), np.empty(room, x.dtype), np.empty((len(pieces), parts.number), np.int64)
     limits = np.maximum(thresholds[:-1], 1).astype(bits_type(x))
+    starts = {lo: at for at, (lo, _) in enumerate(pieces)}
 
     def work(lo: int, hi: int) -> None:
-        at = starts[lo]
-        own = places[at], values[at], counts[at]
-        _candidates_of_parts(
-            x[lo:hi], given[lo:hi], add is not None, scratch_for(given), lo, limits.copy(), quota, *own
-        )
+        own = [each[starts[lo]] for each in found]
+        _candidates_of_parts(x[lo:hi], given[lo:hi], join, scratch_for(given), lo, limits.copy(), parts.quota, *own)
 
-    starts = {lo: at for at, (lo, _) in enumerate(pieces)}
     threads.each(work, pieces)
-    chosen, largest = np.empty((number, quota), np.int32), np.empty((number, quota), x.dtype)
-    margin = _margin(x, thresholds)
-    again = _keep_quotas(x, limits, margin, places, values, counts, parts.width, chosen, largest)
-    _adapt(thresholds, limits, margin, again, int(counts.sum()) / chosen.size)
-    return chosen.astype(parts.place), largest  # loops are compiled for one type of places
+    _keep_quotas(x, limits, *found, *into)
+    return messages
 
 
-def _margin(x: Array, thresholds: Array) -> int:
-    octave = 1 << mantissa_bits(x.dtype)
-    return int(min(max(thresholds[-1], LEAST * octave), MOST * octave))
+def _short(parts: EqualParts) -> bool:
+    return parts.place.itemsize == 2
 
 
-def _adapt(thresholds: Array, limits: Array, margin: int, again: int, seen: float) -> None:
-    """Set the next step's thresholds, and their margin: larger if many parts were looked at ``again``.
-
-    It is smaller if more than 5/4 candidates were ``seen`` for each entry taken.
-    """
-    thresholds[:-1] = limits
-    thresholds[-1] = 2 * margin if again > AGAIN * len(limits) else 3 * margin // 4 if seen > 5 / 4 else margin
+@compiled
+def _select_parts(x, more, join, scratch, thresholds, width, quota, short, messages):
+    number = thresholds.size - 1
+    room = number * (2 * quota + CANDIDATES)
+    places, values = np.empty((1, room), np.int32), np.empty((1, room), x.dtype)
+    limits, counts = np.empty(number, bits_of(x).dtype), np.empty((1, number), np.int64)
+    for part in range(number):
+        limits[part] = max(thresholds[part], 1)
+    _candidates_of_parts(x, more, join, scratch, 0, limits.copy(), quota, places[0], values[0], counts[0])
+    _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, short, messages)
 
 
 @compiled
 def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, values, counts):
     """Add ``more`` if ``join``, and collect each part's candidates in its share of ``places`` and ``values``.
 
-    ``x`` begins at entry ``first`` of the vector. A tile's candidates are found, then given to their parts.
+    ``x`` begins at entry ``first`` of the vector.
     """
     number = limits.size
     room = places.size // number
-    found, of_found = np.empty(TILE + LANES, np.int32), np.empty(TILE + LANES, x.dtype)
-    owner, offset = np.empty(TILE // LANES, np.int64), np.empty(TILE // LANES, np.int64)
     run = first // LANES
     turn, left = run // number, number - run % number  # round, and the runs left in it
     part = (first_of(turn, number) + run) % number
@@ -91,34 +88,27 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
     for lo in range(0, x.size, TILE):
         tile, source = x[lo : lo + TILE], more[lo : lo + TILE]
         terms = widened(source, scratch)
-        whole = tile.size - tile.size % LANES
-        start, count = np.int64(0), np.int64(0)
-        for at in range(0, whole, LANES):
-            prefetch_lanes(tile, at + TILE)
-            owner[at // LANES], offset[at // LANES] = part, (turn - at // LANES) * LANES
-            if join:
-                prefetch_lanes(source, at + TILE)
-                mask = added(tile, at, limits[part], terms)
+        for at in range(0, tile.size, LANES):
+            offset, count = turn * LANES - at, counts[part]
+            if at + LANES <= tile.size:
+                prefetch_lanes(tile, at + TILE)
+                if join:
+                    prefetch_lanes(source, at + TILE)
+                    mask = added(tile, at, limits[part], terms)
+                else:
+                    mask = reached(tile, at, limits[part])
+                count = append_marked(tile, at, mask, offset, count, places, values)
             else:
-                mask = reached(tile, at, limits[part])
-            count = append_marked(tile, at, mask, start, count, found, of_found)
+                if join:
+                    for i in range(at, tile.size):
+                        tile[i] += terms[i]
+                count = append_rest(tile, at, limits[part], offset, count, places, values)
+            if count > (part + 1) * room - LANES:
+                row = slice(part * room, count)
+                limits[part] = _keep(places[row], values[row], quota, limits[part])
+                count = part * room + quota
+            counts[part] = count
             part, turn, left = _following(part, turn, left, number)
-        if whole < tile.size:
-            owner[whole // LANES], offset[whole // LANES] = part, (turn - whole // LANES) * LANES
-            if join:
-                for i in range(whole, tile.size):
-                    tile[i] += terms[i]
-            count = append_rest(tile, whole, limits[part], start, count, found, of_found)
-        for i in range(count):
-            at = found[i]
-            own = owner[at // LANES]
-            to = counts[own]
-            places[to], values[to] = at + offset[at // LANES], of_found[i]
-            counts[own] = to + 1
-            if to + 1 == (own + 1) * room:
-                row = slice(own * room, to + 1)
-                limits[own] = _keep(places[row], values[row], quota)
-                counts[own] = own * room + quota
     for i in range(number):
         counts[i] -= i * room
 
@@ -132,21 +122,23 @@ def _following(part, turn, left, number):
 
 
 @compiled
-def _keep(places, values, quota):
+def _keep(places, values, quota, limit):
     """Move the ``quota`` largest to the front, in order; return the least magnitude bits of a later rival."""
     bits = bits_of(values)
     magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-    kth = keep_of_few(places, values, places[:quota], values[:quota])
+    kth = keep_of_few(places, values, places[:quota], values[:quota], limit)
     return kth + 1 if kth < magnitude else kth
 
 
 @compiled
-def _keep_quotas(x, limits, margin, places, values, counts, width, chosen, largest):
-    """Pick each part's largest from all threads' candidates, and set its next threshold."""
-    number, quota = chosen.shape
+def _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, short, messages):
+    """Pick each part's largest from all threads' candidates, and set the next step's thresholds and their margin."""
+    number, each = limits.size, limits.size // len(messages)
     threads, room = places.shape[0], places.shape[1] // number
     found, of_found = np.empty(threads * room, np.int32), np.empty(threads * room, x.dtype)
-    line, again = np.empty(0, x.dtype), 0
+    line, chosen, again, seen = np.empty(0, x.dtype), np.empty(quota, np.int32), 0, np.int64(0)
+    octave = np.int64(1) << (23 if x.itemsize == 4 else 52)
+    margin = min(max(thresholds[number], octave >> LEAST), octave >> MOST)
     for part in range(number):
         count = np.int64(0)
         for thread in range(threads):
@@ -154,13 +146,66 @@ def _keep_quotas(x, limits, margin, places, values, counts, width, chosen, large
                 found[count] = places[thread, i]
                 of_found[count] = values[thread, i]
                 count += 1
+        seen += count
         if count < quota and limits[part] > 1:
             if line.size == 0:
                 line = np.empty(width, x.dtype)
             _gather_part(x, part, number, line)
             count, again = _nonzero_largest(line, quota, found, of_found), again + 1
-        limits[part] = _taken(found, of_found, count, margin, chosen[part], largest[part])
-    return again
+        row = messages[part // each]
+        kth = _taken(found, of_found, count, limits[part] + margin, chosen, values_in(row, each, part % each, x, quota))
+        _write_places(row, each, part % each, x.itemsize, chosen, short)
+        thresholds[part] = max(kth - margin, 1)
+    # Larger if many parts were looked at again, smaller if more than 5/4 candidates were seen for each entry taken
+    thresholds[number] = (
+        2 * margin if again > AGAIN * number else 3 * margin // 4 if 4 * seen > 5 * number * quota else margin
+    )
+
+
+def values_in(message, parts, part, like, quota):
+    """Return a view of a part's values in a ``message`` of so many ``parts``, of the type of ``like``."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(values_in, inline="always")
+def _values_in(message, parts, part, like, quota):
+    if like.dtype == types.float64:
+        return lambda message, parts, part, like, quota: message[: 8 * parts * quota].view(np.float64)[
+            part * quota : (part + 1) * quota
+        ]
+    return lambda message, parts, part, like, quota: message[: 4 * parts * quota].view(np.float32)[
+        part * quota : (part + 1) * quota
+    ]
+
+
+@compiled
+def _write_places(message, parts, part, itemsize, chosen, short):
+    first, count = itemsize * parts * chosen.size, parts * chosen.size
+    if short:
+        places = message[first : first + 2 * count].view(np.uint16)[part * chosen.size : (part + 1) * chosen.size]
+        for i in range(chosen.size):
+            places[i] = chosen[i]
+    else:
+        wide = message[first : first + 4 * count].view(np.uint32)[part * chosen.size : (part + 1) * chosen.size]
+        for i in range(chosen.size):
+            wide[i] = chosen[i]
+
+
+@compiled
+def _read_places(message, parts, part, itemsize, chosen, short):
+    """Write a part's places to ``chosen``; return False unless they ascend."""
+    first, count, ascend = itemsize * parts * chosen.size, parts * chosen.size, True
+    if short:
+        places = message[first : first + 2 * count].view(np.uint16)[part * chosen.size : (part + 1) * chosen.size]
+        for i in range(chosen.size):
+            chosen[i] = places[i]
+    else:
+        wide = message[first : first + 4 * count].view(np.uint32)[part * chosen.size : (part + 1) * chosen.size]
+        for i in range(chosen.size):
+            chosen[i] = np.int32(wide[i])
+    for i in range(1, chosen.size):
+        ascend &= chosen[i - 1] < chosen[i]
+    return ascend
 
 
 @compiled
@@ -180,11 +225,11 @@ def _gather_part(x, part, number, line):
 
 
 @compiled
-def _taken(found, of_found, count, margin, chosen, largest):
-    """Write the largest of ``count`` candidates, or zeros if too few; return the next threshold."""
-    quota, one = chosen.size, bits_of(of_found).dtype.type(1)
+def _taken(found, of_found, count, guess, chosen, largest):
+    """Write the largest of ``count`` candidates, or zeros if too few; return the least one's magnitude bits."""
+    quota = chosen.size
     if count >= quota:
-        return max(keep_of_few(found[:count], of_found[:count], chosen, largest) - margin, one)
+        return np.int64(keep_of_few(found[:count], of_found[:count], chosen, largest, guess))
     zeros, place, i = quota - count, 0, 0
     for at in range(quota):
         if i < count and (zeros == 0 or found[i] == place):
@@ -195,77 +240,61 @@ def _taken(found, of_found, count, margin, chosen, largest):
             chosen[at], largest[at] = place, 0
             place += 1
             zeros -= 1
-    return one
+    return np.int64(0)
 
 
-def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
-    parts = len(thresholds) - 1
-    quota = values.shape[1] // parts
-    limits, margin = np.maximum(thresholds[:-1], 1).astype(bits_type(values)), _margin(values, thresholds)
-    chosen, largest = np.empty((parts, quota), np.int32), np.empty((parts, quota), values.dtype)
-    bad, again, seen = _add_parts(places.astype(np.int32), values, width, limits, margin, chosen, largest)
+def add_parts(messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
+    message, window = np.zeros((1, parts.length(real)), np.uint8), np.zeros(parts.width, real)
+    bad = _add_parts(
+        np.ascontiguousarray(messages), parts.each, parts.quota, _short(parts), window, thresholds, message
+    )
     if bad >= 0:
-        raise MalformedMessage(bad, len(places), MISPLACED)
-    _adapt(thresholds, limits, margin, again, seen / chosen.size)
-    return chosen.astype(places.dtype), largest
+        raise MalformedMessage(bad, len(messages), MISPLACED)
+    return message[0]
 
 
 @compiled
-def _add_parts(places, values, width, limits, margin, chosen, largest):
-    """Return the first rank with a malformed message, or -1; parts summed again; and candidates."""
-    number, quota = chosen.shape
-    again, seen, room = 0, 0, 2 * quota + CANDIDATES
-    found, of_found = np.empty(room, np.int32), np.empty(room, values.dtype)
-    one = limits.dtype.type(1)
-    for part in range(number):
-        own = places[:, part * quota : (part + 1) * quota], values[:, part * quota : (part + 1) * quota]
-        count = _candidates_of_sums(*own, width, limits[part], quota, found, of_found)
-        seen += count
-        if 0 <= count < quota and limits[part] > 1:
-            count, again = _candidates_of_sums(*own, width, one, quota, found, of_found), again + 1
-        if count < 0:
-            return -1 - count, again, seen
-        limits[part] = _taken(found, of_found, count, margin, chosen[part], largest[part])
-    return -1, again, seen
+def _add_parts(messages, parts, quota, short, window, thresholds, message):
+    """Return the first rank with a malformed message, or -1. ``window`` has a zero for each place of a part.
 
-
-@compiled
-def _candidates_of_sums(places, values, width, limit, quota, found, of_found):
-    """Add messages up, in a window that stays in the cache, and gather candidates; return their number.
-
-    Return -1 less the rank of a malformed message.
+    Flags mark the places that were added to, a bit each, so that only these are read out, and cleared.
     """
-    ranks, count = len(places), np.int64(0)
-    window, cursors = np.empty(WINDOW, values.dtype), np.zeros(ranks, np.int64)
-    bits = bits_of(window)
-    magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-    for start in range(0, width, WINDOW):
-        sums = window[: min(WINDOW, width - start)]
-        sums[:] = 0
+    ranks = len(messages)
+    found, of_found = np.empty(ranks * quota + 1, np.int32), np.empty(ranks * quota + 1, window.dtype)
+    flags, chosen = np.zeros(-(-window.size // LANES), np.uint64), np.empty(quota, np.int32)
+    for part in range(parts):
         for rank in range(ranks):
-            i = cursors[rank]
-            while i < places.shape[1] and places[rank, i] < start + sums.size:
-                if places[rank, i] < start:
-                    return -1 - rank
-                sums[places[rank, i] - start] += values[rank, i]
-                i += 1
-            cursors[rank] = i
-        count, limit = more_candidates(sums, start, count, magnitude, limit, quota, found, of_found)
-    for rank in range(ranks):
-        if cursors[rank] < places.shape[1]:
-            return -1 - rank
-    return count
+            ascend = _read_places(messages[rank], parts, part, window.itemsize, chosen, short)
+            if not ascend or chosen[0] < 0 or chosen[quota - 1] >= window.size:
+                return rank
+            values = values_in(messages[rank], parts, part, window, quota)
+            for i in range(quota):
+                at = np.uint32(chosen[i])
+                window[at] += values[i]
+                flags[at >> SHIFT] |= ONE << np.uint64(at & (LANES - 1))
+        count = np.int64(0)
+        for word in range(flags.size):
+            mask = flags[word]
+            flags[word] = 0
+            while mask != 0:
+                at = (word << SHIFT) + lowest(mask)
+                found[count], of_found[count] = at, window[at]
+                count += window[at] != 0
+                window[at] = 0
+                mask &= mask - ONE
+        largest = values_in(message[0], parts, part, window, quota)
+        thresholds[part] = _taken(found, of_found, count, thresholds[part], chosen, largest)
+        _write_places(message[0], parts, part, window.itemsize, chosen, short)
+    return -1
 
 
 def from_parts(
-    parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    messages: Array, parts: EqualParts, own: Array, owed: Array | None, rank: int, real: np.dtype
 ) -> tuple[Array, Array, Array]:
-    size, sent, places = values.size, np.empty_like(values), places.astype(np.int32)
-    bad = _read_own(places, mine[0].astype(np.int32), mine[1], parts.width, sent)
-    if owed is not None:
-        sent[first : first + len(owed)] -= owed
-    found = np.empty(size, index_dtype(parts.size)), np.empty(size, values.dtype), np.empty(size, values.dtype)
-    count = _ordered(parts.size, parts.rounds, places, values, sent, *found) if bad < 0 else -1 - bad
+    size = parts.number * parts.quota
+    found = np.empty(size, index_dtype(parts.size)), np.empty(size, real), np.empty(size, real)
+    given = np.ascontiguousarray(messages), own, np.empty(0, real) if owed is None else owed, rank * parts.entries
+    count = _from_parts(*given, parts.size, parts.number, parts.quota, parts.rounds, _short(parts), *found)
     if count < 0:
         raise MalformedMessage(-1 - count, parts.number, MISPLACED)
     indices, total, sent = (column[:count] for column in found)
@@ -273,20 +302,39 @@ def from_parts(
 
 
 @compiled
-def _read_own(places, own_places, own_values, width, found):
-    """Write this rank's values at the result's ``places``; return a part with misplaced places, or -1."""
-    line = np.zeros(width, own_values.dtype)
-    for part in range(len(places)):
-        last = np.int64(-1)
-        for i in range(places.shape[1]):
-            line[own_places[part, i]] = own_values[part, i]
-        for i in range(places.shape[1]):
-            place = np.int64(places[part, i])
-            if place <= last or place >= width:
-                return part
-            found[part, i], last = line[place], place
-        for i in range(places.shape[1]):
-            line[own_places[part, i]] = 0
+def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, indices, total, sent):
+    places, values, line = (
+        np.empty((number, quota), np.int32),
+        np.empty((number, quota), sent.dtype),
+        np.zeros(rounds * LANES, sent.dtype),
+    )
+    terms = np.empty((number, quota), sent.dtype)
+    bad = _read_own(messages, own, short, line, places, values, terms)
+    if bad >= 0:
+        return -1 - bad
+    terms.reshape(-1)[first : first + owed.size] -= owed
+    return _ordered(size, rounds, places, values, terms, indices, total, sent)
+
+
+@compiled
+def _read_own(messages, own, short, line, places, values, found):
+    """Read all results, and write this rank's values at their places; return a part with misplaced places, or -1."""
+    number, quota = places.shape
+    each, chosen = number // len(messages), np.empty(quota, np.int32)
+    for part in range(number):
+        owner, at = part // each, part % each
+        ascend = _read_places(messages[owner], each, at, line.itemsize, places[part], short)
+        if not ascend or places[part, 0] < 0 or places[part, quota - 1] >= line.size:
+            return part
+        _read_places(own[owner], each, at, line.itemsize, chosen, short)
+        terms = values_in(own[owner], each, at, line, quota)
+        values[part] = values_in(messages[owner], each, at, line, quota)
+        for i in range(quota):
+            line[chosen[i]] = terms[i]
+        for i in range(quota):
+            found[part, i] = line[places[part, i]]
+        for i in range(quota):
+            line[chosen[i]] = 0
     return -1
 
 
@@ -295,29 +343,31 @@ def _ordered(size, rounds, places, values, sent, indices, of_indices, sent_of_in
     """Write nonzero values by index; return their number, or -1 less a part with places beyond the vector.
 
     A round begins with the part that leads it: parts from there on come before the others. Both halves of all rounds
-    are counted first, which tells where each begins in the result.
+    are counted first, which tells where each begins in the result. Unsigned numbers save checks of each place.
     """
-    number, quota = places.shape
+    number, one, two = len(places), np.uint64(1), np.uint64(2)
     leading = np.empty(rounds, np.int64)
     for turn in range(rounds):
         leading[turn] = first_of(turn, number)
     starts = np.zeros(2 * rounds + 1, np.int64)
     for part in range(number):
-        for i in range(quota):
-            turn = places[part, i] >> SHIFT
-            starts[2 * turn + (part < leading[turn]) + 1] += values[part, i] != 0
+        for i in range(places.shape[1]):
+            turn = np.uint64(places[part, i]) >> np.uint64(SHIFT)
+            starts[two * turn + np.uint64(part < leading[turn]) + one] += values[part, i] != 0
     for half in range(2 * rounds):
         starts[half + 1] += starts[half]
     for part in range(number):
-        for i in range(quota):
-            place = np.int64(places[part, i])
-            turn = place >> SHIFT
+        own, terms, of_own = places[part], values[part], sent[part]
+        for i in range(own.size):
+            place = np.uint64(own[i])
+            turn = place >> np.uint64(SHIFT)
             behind = part < leading[turn]
-            if values[part, i] != 0:
-                index = (turn * number + part - leading[turn] + behind * number) * LANES + (place & (LANES - 1))
+            run = turn * np.uint64(number) + np.uint64(part - leading[turn] + behind * number)
+            index = run * np.uint64(LANES) + (place & np.uint64(LANES - 1))
+            to = np.uint64(starts[two * turn + np.uint64(behind)])
+            if terms[i] != 0:
                 if index >= size:
                     return -1 - part
-                to = starts[2 * turn + behind]
-                indices[to], of_indices[to], sent_of_indices[to] = index, values[part, i], sent[part, i]
-                starts[2 * turn + behind] = to + 1
+                indices[to], of_indices[to], sent_of_indices[to] = index, terms[i], of_own[i]
+                starts[two * turn + np.uint64(behind)] = to + one
     return starts[2 * rounds - 1]

@@ -11,13 +11,12 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.array import chosen_reaching
 from sparse_mpi.kernels.cpu.counts import smallest
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import LANES, lowest, prefetch, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, lowest, ones, prefetch, reached
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
 
 MANY = 1 << 13  # values from which on `truncate` has NumPy find the k-th
 CANDIDATES = 192  # entries that a row has room for, beyond 3k
 MARGIN = 1 / 4  # octaves that the first threshold of a row lies below the k-th magnitude of the row before
-MANY_BINS, FEW_BINS = 1 << 12, 1 << 7  # bins of the histograms of `_kth_of`, for many values and for few
 WINDOW = 1 << 14  # entries of the vector in which pairs are looked for at once: a flag of each in the first-level cache
 ZERO, ONE = np.uint64(0), np.uint64(1)
 AHEAD = 128  # entries between the one that is worked on and the one whose cache line is fetched
@@ -107,7 +106,7 @@ def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -
     values = np.ascontiguousarray(values)  # `reached` reads 64 in a row
     kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
     if len(values) < MANY:
-        return *kept, keep_of_few(indices, values, *kept)
+        return *kept, keep_of_few(indices, values, *kept, 0)
     kind = bits_type(values).type
     magnitude = kind(np.iinfo(kind).max)
     kth, ties = _kth_of_many(values, magnitude, k)
@@ -123,45 +122,47 @@ def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
 
 
 @compiled
-def _kth_of(values, magnitude, k):
-    """Return the k-th largest magnitude bits of a few values, and their count among the k largest.
+def kth_near(values, k, guess):
+    """Return the k-th largest magnitude bits of ``values``, and how many of this magnitude are among the k largest.
 
-    Each pass counts entries from ``low`` to ``high`` in equal bins, and goes on with the k-th's bin, until bins are one
-    wide.
+    Steps away from the ``guess`` double until the k-th lies between two of them; then the interval is halved. Few
+    steps suffice near the guess, and each compares 64 values at once.
     """
     bits = bits_of(values)
-    low, high = magnitude, bits[0] & magnitude
-    for i in range(bits.size):
-        low, high = min(low, bits[i] & magnitude), max(high, bits[i] & magnitude)
-    bins = FEW_BINS if bits.size < MANY_BINS else MANY_BINS
-    counts = np.empty(bins, np.int64)
-    while True:
-        # The narrowest bins, of a power of two, that cover the interval.
-        shift = 0
-        while (high - low) >> shift >= bins:
-            shift += 1
-        counts[:] = 0
-        for i in range(bits.size):
-            b = bits[i] & magnitude
-            if low <= b <= high:
-                counts[(b - low) >> shift] += 1
-        # From the largest bin down, find the one that holds the k-th; k then counts within it.
-        chosen = bins - 1
-        while counts[chosen] < k:
-            k -= counts[chosen]
-            chosen -= 1
-        low += chosen << shift
-        high = low + min((1 << shift) - 1, high - low)
-        if shift == 0:
-            return low, k
+    magnitude = np.int64(np.iinfo(bits.dtype).max)
+    whole = values.size - values.size % LANES
+    rest = np.zeros(LANES, values.dtype)
+    rest[: values.size - whole] = values[whole:]
+    low, high, above = np.int64(0), magnitude, np.int64(0)
+    step = np.int64(1) << (15 if bits.itemsize == 4 else 44)  # 1/256 octave
+    near, higher, lower = min(max(np.int64(guess), np.int64(1)), high), False, False
+    while low < high:
+        reaching = ones(reached(rest, 0, near))
+        for lo in range(0, whole, LANES):
+            reaching += ones(reached(values, lo, near))
+        if reaching >= k:
+            low, lower = near, True
+            if reaching == k:  # the least of these is the k-th
+                low = magnitude
+                for i in range(bits.size):
+                    b = np.int64(bits[i] & bits.dtype.type(magnitude))
+                    low = min(low, b if b >= near else magnitude)
+                return bits.dtype.type(low), np.int64(k)
+        else:
+            high, above, higher = near - 1, reaching, True
+        if lower and higher:
+            near = low + (high - low + 1) // 2
+        else:
+            near = low + min(step, high - low) if lower else max(high - step, low + 1)
+            step = min(2 * step, magnitude // 4)
+    return bits.dtype.type(low), k - above
 
 
 @compiled
-def keep_of_few(indices, values, kept_indices, kept_values):
-    """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits."""
-    bits = bits_of(values)
-    magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-    kth, ties = _kth_of(values, magnitude, kept_indices.size)
+def keep_of_few(indices, values, kept_indices, kept_values, guess):
+    """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits, see `kth_near`."""
+    kth, ties = kth_near(values, kept_indices.size, guess)
+    magnitude = bits_of(values).dtype.type(np.iinfo(bits_of(values).dtype).max)
     keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values)
     return kth
 
@@ -296,7 +297,7 @@ def _top_k_rows(matrix, magnitude, margin, k, columns, values):
         count = candidates(matrix[row], magnitude, guess, k, indices, found)
         if count < k:
             count = candidates(matrix[row], magnitude, zero, k, indices, found)
-        kth = keep_of_few(indices[:count], found[:count], columns[row], values[row])
+        kth = keep_of_few(indices[:count], found[:count], columns[row], values[row], guess + margin)
         guess = max(kth - margin, zero)
 
 
@@ -320,7 +321,7 @@ def more_candidates(line, start, count, magnitude, threshold, k, indices, found)
         else:
             count = append_rest(line, whole, threshold, start, count, indices, found)
         if count > indices.size - LANES:
-            kth = keep_of_few(indices[:count], found[:count], indices[:k], found[:k])
+            kth = keep_of_few(indices[:count], found[:count], indices[:k], found[:k], threshold)
             count = np.int64(k)
             if kth == magnitude:
                 break

@@ -1,68 +1,68 @@
-"""Parts with quotas on a device: a block selects from each part; each selection and each sum is one launch."""
+"""Parts with quotas on a device: a block selects from each part; each of the three functions is one launch."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import cupy
 import numpy as np
 
 from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels.base import LONG
-from sparse_mpi.kernels.cuda.cleared import cleared
-from sparse_mpi.kernels.cuda.compilation import DIGIT, SELECTING, THREADS, blocks_for, kernel, start
-from sparse_mpi.kernels.cuda.told import Told
+from sparse_mpi.kernels.cuda.compilation import DIGIT, SELECTING, THREADS, kernel, start
 from sparse_mpi.kernels.parts import RUN, EqualParts
 
 STATIC = 12 << 10  # bytes of shared memory that kernels need beside a row, at most
+BLOCKS = 1 << 10  # blocks that order results: each looks for its first one in every part
 
 
-def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> tuple[Array, Array]:
+def select_parts(x: Array, parts: EqualParts, thresholds: Array, add: Array | None = None) -> Array:
     # Thresholds are left as they are: a row is searched where it lies, in shared memory
     given = [x] if add is None else [x, cupy.ascontiguousarray(add)]
     types = {} if add is None else {"GRADIENT": add.dtype}
-    sizes = parts.number, parts.width, parts.quota
-    return _on_rows("select_parts", sizes, x.dtype, parts.place, *given, x.size, **types)
+    sizes, length = (parts.width, parts.quota, parts.each), parts.length(x.dtype)
+    messages = cupy.empty((parts.ranks, length), np.uint8)
+    _on_rows("select_parts", parts.number, parts, x.dtype, [*given, x.size, *sizes, length], messages, **types)
+    return messages
 
 
-def add_parts(places: Array, values: Array, width: int, thresholds: Array) -> tuple[Array, Array]:
+def add_parts(messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
     # A place beyond its part is left out: a device can raise nothing
-    number, (ranks, sent) = len(thresholds) - 1, values.shape
-    given = cupy.ascontiguousarray(places), cupy.ascontiguousarray(values), ranks
-    return _on_rows("add_parts", (number, width, sent // number), values.dtype, places.dtype, *given)
+    given = cupy.ascontiguousarray(messages), len(messages), parts.width, parts.quota, parts.length(real)
+    message = cupy.empty(parts.length(real), np.uint8)
+    _on_rows("add_parts", parts.each, parts, real, given, message)
+    return message
 
 
 def _on_rows(
-    name: str, sizes: tuple[int, int, int], real: np.dtype, place: np.dtype, *given: object, **types: object
-) -> tuple[Array, Array]:
-    number, width, quota = sizes
+    name: str, rows: int, parts: EqualParts, real: np.dtype, given: Sequence[object], found: Array, **types: object
+) -> None:
     most = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"] - STATIC
-    needed, threads = width * real.itemsize, SELECTING if width >= LONG else THREADS
+    needed, threads = parts.width * real.itemsize, SELECTING if parts.width >= LONG else THREADS
     fits = needed <= most
     types |= {"IN_SHARED": 1} if fits else {}
-    largest = kernel(name, "parts.cu", threads, **_types(real, place), **types)
+    largest = kernel(name, "parts.cu", threads, **_types(real, parts.place), **types)
     if fits:
         largest.max_dynamic_shared_size_bytes = most
-    rows = np.uintp(0) if fits else cupy.empty((number, width), real)
-    found = cupy.empty((number, quota), place), cupy.empty((number, quota), real)
-    start(largest, number, *given, width, quota, rows, *found, threads=threads, shared_bytes=needed if fits else 0)
-    return found
+    room = np.uintp(0) if fits else cupy.empty((rows, parts.width), real)
+    start(largest, rows, *given, room, found, threads=threads, shared_bytes=needed if fits else 0)
 
 
 def from_parts(
-    parts: EqualParts, places: Array, values: Array, mine: tuple[Array, Array], owed: Array | None, first: int
+    messages: Array, parts: EqualParts, own: Array, owed: Array | None, rank: int, real: np.dtype
 ) -> tuple[Array, Array, Array]:
-    # One launch, and the host waits for the number of results
-    indices = cupy.empty(values.size, index_dtype(parts.size))
-    totals, sent = cupy.empty(values.size, values.dtype), cupy.empty(values.size, values.dtype)
-    if not values.size:
-        return indices, totals, sent
-    blocks, told = blocks_for(parts.size, RUN * THREADS), Told(1)
-    given = [cupy.ascontiguousarray(x) for x in (places, values, *mine)]
-    of_owed = (np.uintp(0), 0, 0) if owed is None else (cupy.ascontiguousarray(owed), first, first + len(owed))
-    written = indices, totals, sent, cleared(1 + blocks), told.pointer
-    by_index = kernel("from_parts", "parts.cu", THREADS, **_types(values.dtype, parts.place, indices.dtype))
-    start(by_index, blocks, *given, *of_owed, parts.size, parts.number, parts.quota, *written)
-    found = min(told.written().number(), values.size)
-    return indices[:found], totals[:found], sent[:found]
+    # Zeros stay, so that the host knows the number of results
+    indices, count = index_dtype(parts.size), parts.within
+    found = cupy.empty(count, indices), cupy.empty(count, real), cupy.empty(count, real)
+    tiles = -(-parts.rounds * parts.number // THREADS)
+    each = -(-tiles // BLOCKS)
+    low = rank * parts.each
+    of_owed = (np.uintp(0), 0, 0) if owed is None else (cupy.ascontiguousarray(owed), low, low + parts.each)
+    sizes = parts.size, parts.number, parts.quota, parts.each, parts.length(real), parts.rounds, each, count
+    by_index = kernel("from_parts", "parts.cu", THREADS, **_types(real, parts.place, indices))
+    given = cupy.ascontiguousarray(messages), cupy.ascontiguousarray(own)
+    start(by_index, -(-tiles // each), *given, *of_owed, *sizes, *found)
+    return found
 
 
 def _types(real: np.dtype, place: np.dtype, index: object = "int32") -> dict[str, object]:

@@ -13,14 +13,26 @@ __device__ inline REAL* own_row(REAL* rows, int64 width) {
 #endif
 }
 
+// A part of a message, which has the values of all its owner's parts, and then their places, see kernels/parts.py.
+struct Slot {
+    REAL* values;
+    PLACE* places;
+
+    // The part `part` of those to all owners, whose messages of `length` bytes have `each` parts of `quota` entries.
+    __device__ Slot(uint8* messages, int64 part, int64 each, int64 quota, int64 length) {
+        const int64 owner = (uint32)part / (uint32)each, first = (part - owner * each) * quota;
+        REAL* message = (REAL*)(messages + owner * length);
+        values = message + first;
+        places = (PLACE*)(message + each * quota) + first;
+    }
+};
+
 // Writes the largest of the row, and no -0.
-__device__ inline void keep(const REAL* row, int64 width, int64 quota, PLACE* places, REAL* values) {
-    places += blockIdx.x * quota;
-    values += blockIdx.x * quota;
+__device__ inline void keep(const REAL* row, int64 width, int64 quota, Slot slot) {
     k_largest(row, width, quota, [=](uint32 to, int64 at) {
         const REAL value = row[at];
-        places[to] = (PLACE)at;
-        values[to] = value == 0 ? (REAL)0 : value;
+        slot.places[to] = (PLACE)at;
+        slot.values[to] = value == 0 ? (REAL)0 : value;
     });
 }
 
@@ -36,9 +48,9 @@ __device__ inline int64 index_of(int64 place, uint32 part, uint32 number) {
 #define PARAMETERS const REAL *x
 #endif
 
-// Selects from each part of x. With GRADIENT, it is accumulated on the way.
+// Selects from each part of x, for messages to all owners. With GRADIENT, it is accumulated on the way.
 extern "C" __global__ void __launch_bounds__(THREADS)
-select_parts(PARAMETERS, int64 n, int64 width, int64 quota, REAL* rows, PLACE* places, REAL* values) {
+select_parts(PARAMETERS, int64 n, int64 width, int64 quota, int64 each, int64 length, REAL* rows, uint8* messages) {
     REAL* row = own_row(rows, width);
     for (int64 first = threadIdx.x; first < width; first += EACH * THREADS) {
         int64 at[EACH];
@@ -61,62 +73,59 @@ select_parts(PARAMETERS, int64 n, int64 width, int64 quota, REAL* rows, PLACE* p
 #endif
         }
     }
-    keep(row, width, quota, places, values);
+    keep(row, width, quota, Slot(messages, blockIdx.x, each, quota, length));
 }
 
 // Adds up what all ranks sent for each part, in their order, and selects from the sums. No rank sends a place twice.
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_parts(const PLACE* sent, const REAL* terms, int64 ranks, int64 width, int64 quota, REAL* rows, PLACE* places,
-          REAL* values) {
+add_parts(uint8* sent, int64 ranks, int64 width, int64 quota, int64 length, REAL* rows, uint8* message) {
     REAL* row = own_row(rows, width);
     for (int64 at = threadIdx.x; at < width; at += THREADS) row[at] = 0;
     for (int64 rank = 0; rank < ranks; ++rank) {
         __syncthreads();  // after the ranks before
-        const int64 first = (rank * gridDim.x + blockIdx.x) * quota;
-        for (int64 i = first + threadIdx.x; i < first + quota; i += THREADS) {
-            if (sent[i] < width) row[sent[i]] += terms[i];
+        const Slot slot(sent + rank * length, blockIdx.x, gridDim.x, quota, length);
+        for (int64 i = threadIdx.x; i < quota; i += THREADS) {
+            if (slot.places[i] < width) row[slot.places[i]] += slot.values[i];
         }
     }
-    keep(row, width, quota, places, values);
+    keep(row, width, quota, Slot(message, blockIdx.x, gridDim.x, quota, length));
 }
 
-// Brings results (places, values) into the order of their indices. A thread has a run, whose results stand side by side
-// in those of its part; `preceding` tells where they go. Beside each goes what this rank sent of it, (own, terms), less
-// what is `owed` to parts from `low` to `high`. state, zeroed: as in `compress`. told: the number of results.
+// Brings the results of all owners into the order of their indices. Beside each goes what this rank sent of it, from
+// its messages `own`, less what is `owed` to parts from `low` to `high`. A block has some runs, and its threads one each
+// at a time. Where its first result goes, the places in all parts before this run tell: no block waits for another.
+// Every result is written once whatever places a malformed message has; those behind the vector's end come last, and
+// only `within` have room.
 extern "C" __global__ void __launch_bounds__(THREADS)
-from_parts(const PLACE* places, const REAL* values, const PLACE* own, const REAL* terms, const REAL* owed, int64 low,
-           int64 high, int64 n, int64 number, int64 quota, INDEX* indices, REAL* totals, REAL* sent, uint64* state,
-           int64* told) {
-    __shared__ int64 start;
-    const int64 tile = own_tile(state), run = tile * THREADS + threadIdx.x, turn = (uint32)run / (uint32)number;
-    const int64 part = (uint32)(run + first_of(turn, number)) % (uint32)number, first = part * quota, end = first + quota;
-    const int64 from = first + lower_bound(places + first, quota, turn * RUN);
-    // Calls take(i, index) for what is not zero; places of a malformed message may lie anywhere.
-    const auto each = [=](auto take) {
-        for (int64 i = from; i < end && places[i] < (turn + 1) * RUN; ++i) {
-            const int64 index = run * RUN + places[i] - turn * RUN;
-            if (index >= run * RUN && index < n && values[i] != 0) take(i, index);
-        }
+from_parts(uint8* messages, uint8* own, const REAL* owed, int64 low, int64 high, int64 n, int64 number, int64 quota,
+           int64 each, int64 length, int64 rounds, int64 tiles, int64 within, INDEX* indices, REAL* totals, REAL* sent) {
+    uint32 earlier = 0, total;
+    const int64 first_run = blockIdx.x * tiles * THREADS, first_turn = (uint32)first_run / (uint32)number;
+    const auto begin = [=](const PLACE* places, int64 turn) {
+        return turn < rounds ? lower_bound(places, quota, turn * RUN) : quota;
     };
-    uint32 found = 0, total;
-    each([&](int64, int64) { ++found; });
-    const uint32 before = scan(found, total);
-    if (threadIdx.x < 32) {
-        const int64 preceded = (int64)preceding(state + 1, tile, total);
-        if (threadIdx.x == 0) {
-            start = preceded;
-            if (tile + 1 == gridDim.x) *told = preceded + total;
+    for (int64 part = threadIdx.x; part < number; part += THREADS) {
+        const int64 position = (uint32)(part + number - first_of(first_turn, number)) % (uint32)number;
+        const bool passed = position < first_run - first_turn * number;
+        earlier += begin(Slot(messages, part, each, quota, length).places, first_turn + passed);
+    }
+    scan(earlier, total);
+    int64 base = total;
+    for (int64 tile = 0; tile < tiles; ++tile) {
+        const int64 run = first_run + tile * THREADS + threadIdx.x, turn = (uint32)run / (uint32)number;
+        const int64 part = (uint32)(run + first_of(turn, number)) % (uint32)number;
+        const Slot slot(messages, part, each, quota, length), mine(own, part, each, quota, length);
+        const int64 from = begin(slot.places, turn), end = begin(slot.places, turn + 1);
+        int64 to = base + scan((uint32)(end - from), total);
+        base += total;
+        for (int64 i = from; i < end; ++i, ++to) {
+            if (to >= within) break;
+            const int64 index = run * RUN + slot.places[i] - turn * RUN, same = lower_bound(mine.places, quota, slot.places[i]);
+            REAL term = same < quota && mine.places[same] == slot.places[i] ? mine.values[same] : (REAL)0;
+            if (low <= part && part < high) term -= owed[(part - low) * quota + i];
+            indices[to] = (INDEX)(index < 0 ? 0 : index < n ? index : n - 1);
+            totals[to] = slot.values[i];
+            sent[to] = term;
         }
     }
-    __syncthreads();
-    int64 to = start + before;
-    each([&](int64 i, int64 index) {
-        if (to >= number * quota) return;
-        const int64 same = first + lower_bound(own + first, quota, places[i]);
-        REAL mine = same < end && own[same] == places[i] ? terms[same] : (REAL)0;
-        if (low <= part && part < high) mine -= owed[i - low * quota];
-        indices[to] = (INDEX)index;
-        totals[to] = values[i];
-        sent[to++] = mine;
-    });
 }
