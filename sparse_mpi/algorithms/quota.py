@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from sparse_mpi.comm.base import rounds
 from sparse_mpi.kernels.base import code_places
 from sparse_mpi.kernels.parts import RUN, SHORT, EqualParts
 from sparse_mpi.select import Selector
-from sparse_mpi.select.quotas import Quotas, Shares
+from sparse_mpi.select.quotas import PartEntries, Quotas, Shares
 from sparse_mpi.sparse import Layout, SparseVector
 from sparse_mpi.states import ranged
 from sparse_mpi.wire import Coo, Wire
@@ -49,7 +49,7 @@ class _QuotaState:
     ours: Array = ranged("[0, bits)", make=lambda: _NONE)  # (V / P + 1,) of the sums that this rank owns
 
 
-class _Coded(NamedTuple):
+class _CodedMessages(NamedTuple):
     """Messages in which values are codes with scales: of one length, too."""
 
     parts: EqualParts
@@ -59,11 +59,10 @@ class _Coded(NamedTuple):
     scales: int  # bytes
 
     @staticmethod
-    @lru_cache(maxsize=64)
-    def of(parts: EqualParts, codec: Codec, real: np.dtype) -> _Coded:
+    def of(parts: EqualParts, codec: Codec, real: np.dtype) -> _CodedMessages:
         edges = _edges(parts.entries, 1, codec.block or parts.entries)
         codes = (codec.code_bytes or 0) * int(code_places(edges, 8 // codec.together)[-1])
-        return _Coded(parts, codec, real, codes, 4 * (-(-parts.entries // codec.block) if codec.block else 0))
+        return _CodedMessages(parts, codec, real, codes, 4 * (-(-parts.entries // codec.block) if codec.block else 0))
 
     @property
     def length(self) -> int:
@@ -145,8 +144,8 @@ class Quota(Algorithm):
         coded, owed = self._coded(parts, real), None
 
         # Select: the q largest of each part.
-        selected: Any = self.selector.select(acc, k, Shares(parts, mine), add)[0]
-        messages = selected.rows
+        selected, _ = self.selector.select(acc, k, Shares(parts, mine), add)
+        messages = cast("PartEntries", selected).rows
 
         # Reduce-scatter: the owner of a part adds up the messages in the order of ranks.
         leaving = messages
@@ -165,9 +164,9 @@ class Quota(Algorithm):
         reduction = Reduction(SparseVector(indices, total, len(acc)), SparseVector(indices, sent, len(acc)))
         return reduction, _QuotaState(state.few, mine, ours)
 
-    def _coded(self, parts: EqualParts, real: np.dtype) -> _Coded | None:
-        codec: Any = self.wire.codec  # hashable, as all frozen dataclasses
-        return None if self.wire.lossless else _Coded.of(parts, codec, real)
+    def _coded(self, parts: EqualParts, real: np.dtype) -> _CodedMessages | None:
+        codec = self.wire.codec
+        return None if codec is None or codec.lossless else _CodedMessages.of(parts, codec, real)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if few(layout.size, k, ranks):

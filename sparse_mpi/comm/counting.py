@@ -156,8 +156,7 @@ class CountingComm(Carrier):
             if rest:
                 raise ValueError(f"send must have a multiple of {self.size} rows, got {len(mine)}; or pass counts")
             each = np.full(self.size, rows)
-            came = carrier._alltoall(mine, each)
-            kept = mine.nbytes // self.size
+            came, kept = carrier._alltoall(mine, each), mine.nbytes // self.size
             self._count(mine.nbytes - kept, came.nbytes - kept, self.size - 1)
             return came if mine is send else self._unstage(came, send), each
         counts = per_rank(self.size, "counts", counts, len(mine))

@@ -41,7 +41,7 @@ class Instrumented(Wrapper):
     ) -> tuple[SparseVector, Any]:
         return self._measured(self.selector.select_standardized, x, squares, k, state, add)
 
-    def _measured(self, select: Callable[..., tuple[SparseVector, Any]], *given: Any) -> tuple[SparseVector, Any]:
+    def _measured(self, select: Callable[..., tuple[SparseVector, Any]], *given: object) -> tuple[SparseVector, Any]:
         start = perf_counter()
         result, state = select(*given)
         self.span = start, perf_counter()

@@ -16,8 +16,8 @@ class Shares(NamedTuple):
     thresholds: Array  # magnitude bits (V,), int64: of the step before, and of this one afterwards
 
 
-class Messages(NamedTuple):
-    """Selected entries, ready to be sent."""
+class PartEntries(NamedTuple):
+    """Entries in messages, ready to be sent."""
 
     rows: Array  # (P, length) uint8, one for each owner, see `kernels.parts`
     nnz: int
@@ -25,8 +25,8 @@ class Messages(NamedTuple):
 
 @dataclass(frozen=True)
 class Quotas(Selector):
-    """The q largest of each part, zeros included, as `Messages`: `algorithms.Quota` names the parts."""
+    """The q largest of each part, zeros included, as `PartEntries`: `algorithms.Quota` names the parts."""
 
     def select(self, x: Array, k: int, state: Shares, add: Array | None = None) -> tuple[Any, Shares]:
         rows = kernels.of(x).select_parts(x, state.parts, state.thresholds, add)
-        return Messages(rows, state.parts.number * state.parts.quota), state
+        return PartEntries(rows, state.parts.number * state.parts.quota), state

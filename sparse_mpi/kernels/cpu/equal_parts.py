@@ -8,8 +8,6 @@ largest and raises its threshold, and one with too few is looked at again.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from sparse_mpi.arrays import Array, bits_type, index_dtype
 from sparse_mpi.kernels import threads
@@ -152,30 +150,20 @@ def _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, sh
                 line = np.empty(width, x.dtype)
             _gather_part(x, part, number, line)
             count, again = _nonzero_largest(line, quota, found, of_found), again + 1
-        row = messages[part // each]
-        kth = _taken(found, of_found, count, limits[part] + margin, chosen, values_in(row, each, part % each, x, quota))
-        _write_places(row, each, part % each, x.itemsize, chosen, short)
+        row, at = messages[part // each], part % each
+        largest = _values_in(row, each, at, x, quota)
+        kth = _taken(found, of_found, count, limits[part] + margin, chosen, largest)
+        _write_places(row, each, at, x.itemsize, chosen, short)
         thresholds[part] = max(kth - margin, 1)
     # Larger if many parts were looked at again, smaller if more than 5/4 candidates were seen for each entry taken
-    thresholds[number] = (
-        2 * margin if again > AGAIN * number else 3 * margin // 4 if 4 * seen > 5 * number * quota else margin
-    )
+    wider, narrower = again > AGAIN * number, 4 * seen > 5 * number * quota
+    thresholds[number] = 2 * margin if wider else 3 * margin // 4 if narrower else margin
 
 
-def values_in(message, parts, part, like, quota):
-    """Return a view of a part's values in a ``message`` of so many ``parts``, of the type of ``like``."""
-    raise NotImplementedError("for compiled code only")
-
-
-@overload(values_in, inline="always")
+@compiled
 def _values_in(message, parts, part, like, quota):
-    if like.dtype == types.float64:
-        return lambda message, parts, part, like, quota: message[: 8 * parts * quota].view(np.float64)[
-            part * quota : (part + 1) * quota
-        ]
-    return lambda message, parts, part, like, quota: message[: 4 * parts * quota].view(np.float32)[
-        part * quota : (part + 1) * quota
-    ]
+    """Return a view of a part's values in a ``message`` of so many ``parts``, of the type of ``like``."""
+    return message[: like.itemsize * parts * quota].view(like.dtype)[part * quota : (part + 1) * quota]
 
 
 @compiled
@@ -245,9 +233,8 @@ def _taken(found, of_found, count, guess, chosen, largest):
 
 def add_parts(messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
     message, window = np.zeros((1, parts.length(real)), np.uint8), np.zeros(parts.width, real)
-    bad = _add_parts(
-        np.ascontiguousarray(messages), parts.each, parts.quota, _short(parts), window, thresholds, message
-    )
+    given = np.ascontiguousarray(messages), parts.each, parts.quota, _short(parts)
+    bad = _add_parts(*given, window, thresholds, message)
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISPLACED)
     return message[0]
@@ -259,15 +246,15 @@ def _add_parts(messages, parts, quota, short, window, thresholds, message):
 
     Flags mark the places that were added to, a bit each, so that only these are read out, and cleared.
     """
-    ranks = len(messages)
-    found, of_found = np.empty(ranks * quota + 1, np.int32), np.empty(ranks * quota + 1, window.dtype)
+    ranks, room = len(messages), len(messages) * quota + 1
+    found, of_found = np.empty(room, np.int32), np.empty(room, window.dtype)
     flags, chosen = np.zeros(-(-window.size // LANES), np.uint64), np.empty(quota, np.int32)
     for part in range(parts):
         for rank in range(ranks):
             ascend = _read_places(messages[rank], parts, part, window.itemsize, chosen, short)
             if not ascend or chosen[0] < 0 or chosen[quota - 1] >= window.size:
                 return rank
-            values = values_in(messages[rank], parts, part, window, quota)
+            values = _values_in(messages[rank], parts, part, window, quota)
             for i in range(quota):
                 at = np.uint32(chosen[i])
                 window[at] += values[i]
@@ -282,7 +269,7 @@ def _add_parts(messages, parts, quota, short, window, thresholds, message):
                 count += window[at] != 0
                 window[at] = 0
                 mask &= mask - ONE
-        largest = values_in(message[0], parts, part, window, quota)
+        largest = _values_in(message[0], parts, part, window, quota)
         thresholds[part] = _taken(found, of_found, count, thresholds[part], chosen, largest)
         _write_places(message[0], parts, part, window.itemsize, chosen, short)
     return -1
@@ -327,8 +314,8 @@ def _read_own(messages, own, short, line, places, values, found):
         if not ascend or places[part, 0] < 0 or places[part, quota - 1] >= line.size:
             return part
         _read_places(own[owner], each, at, line.itemsize, chosen, short)
-        terms = values_in(own[owner], each, at, line, quota)
-        values[part] = values_in(messages[owner], each, at, line, quota)
+        terms = _values_in(own[owner], each, at, line, quota)
+        values[part] = _values_in(messages[owner], each, at, line, quota)
         for i in range(quota):
             line[chosen[i]] = terms[i]
         for i in range(quota):
