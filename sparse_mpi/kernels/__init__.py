@@ -16,7 +16,7 @@ from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
 from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, MalformedMessage
 from sparse_mpi.kernels.heap import keep_scratch
 
-SMALL = 1 << 14  # entries up to which partitioning all of them is cheaper than a histogram and its bins
+SMALL, SMALL_ON_HOST = 1 << 14, 1 << 18  # entries up to which a partition of all is cheaper than histograms
 SAMPLED = 1 << 20  # entries from which on a sample is precise enough to be worth taking
 STRIDE = 257  # entries for each sampled one; a prime, so as not to sample the same columns of every row
 
@@ -84,6 +84,9 @@ def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None
     The entries are None if ties make more than ``most`` >= k reach the threshold, then the exact k-th magnitude. With a
     sampled threshold, somewhat more than ``most`` may be returned.
     """
+    if isinstance(x, np.ndarray) and len(x) <= SMALL_ON_HOST:
+        threshold = _partitioned(x, k)
+        return threshold, of(x).select(x, threshold, most)
     # Long vectors: try the threshold that a sample gives, one pass in place of two.
     drawn = _sampled(x, k)
     if drawn is not None:
@@ -108,11 +111,16 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
         most: >= k; ``most = k`` asks for the exact k-th magnitude.
     """
     if len(x) <= SMALL:
-        return int(namespace(x).partition(magnitude_bits(x), len(x) - k)[len(x) - k])
+        return _partitioned(x, k)
     threshold, found = search(x, k, most)
     if found is None or len(found[0]) <= most:
         return threshold
     return int(of(x).smallest(of(x).truncate(*found, k, reuse=True)[1]))
+
+
+def _partitioned(x: Array, k: int) -> int:
+    at = min(len(x) - k, len(x) - 1)  # k may be 0
+    return int(namespace(x).partition(magnitude_bits(x), at)[at])
 
 
 def _sampled(x: Array, k: int) -> tuple[int, int] | None:

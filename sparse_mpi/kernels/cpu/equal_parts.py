@@ -149,7 +149,7 @@ def _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, sh
             if line.size == 0:
                 line = np.empty(width, x.dtype)
             _gather_part(x, part, number, line)
-            count, again = _nonzero_largest(line, quota, found, of_found), again + 1
+            count, again = candidates(line, bits_of(line).dtype.type(1), quota, found, of_found), again + 1
         row, at = messages[part // each], part % each
         largest = _values_in(row, each, at, x, quota)
         kth = _taken(found, of_found, count, limits[part] + margin, chosen, largest)
@@ -194,13 +194,6 @@ def _read_places(message, parts, part, itemsize, chosen, short):
     for i in range(1, chosen.size):
         ascend &= chosen[i - 1] < chosen[i]
     return ascend
-
-
-@compiled
-def _nonzero_largest(line, quota, found, of_found):
-    bits = bits_of(line)
-    magnitude = bits.dtype.type(np.iinfo(bits.dtype).max)
-    return candidates(line, magnitude, bits.dtype.type(1), quota, found, of_found)
 
 
 @compiled

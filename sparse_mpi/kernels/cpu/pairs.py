@@ -122,7 +122,7 @@ def _kth_of_many(values: Array, magnitude: Any, k: int) -> tuple[Any, int]:
 
 
 @compiled
-def kth_near(values, k, guess):
+def _kth_near(values, k, guess):
     """Return the k-th largest magnitude bits of ``values``, and how many of this magnitude are among the k largest.
 
     Steps away from the ``guess`` double until the k-th lies between two of them; then the interval is halved. Few
@@ -160,8 +160,8 @@ def kth_near(values, k, guess):
 
 @compiled
 def keep_of_few(indices, values, kept_indices, kept_values, guess):
-    """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits, see `kth_near`."""
-    kth, ties = kth_near(values, kept_indices.size, guess)
+    """Keep as many of the largest as the outputs hold, in order; return their least magnitude bits, see `_kth_near`."""
+    kth, ties = _kth_near(values, kept_indices.size, guess)
     magnitude = bits_of(values).dtype.type(np.iinfo(bits_of(values).dtype).max)
     keep_largest(indices, values, magnitude, kth, ties, kept_indices, kept_values)
     return kth
@@ -274,56 +274,50 @@ def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
     rows = len(matrix)
     columns, values = np.empty((rows, k), np.int32), np.empty((rows, k), matrix.dtype)
     kind = bits_type(matrix).type
-    magnitude, margin = kind(np.iinfo(kind).max), kind(MARGIN * 2 ** np.finfo(matrix.dtype).nmant)
+    margin = kind(MARGIN * 2 ** np.finfo(matrix.dtype).nmant)
 
     def work(lo: int, hi: int) -> None:
-        _top_k_rows(matrix[lo:hi], magnitude, margin, k, columns[lo:hi], values[lo:hi])
+        _top_k_rows(matrix[lo:hi], margin, k, columns[lo:hi], values[lo:hi])
 
     threads.each(work, threads.parts(rows, 1, matrix.shape[1]))
     return columns, values
 
 
 @compiled
-def _top_k_rows(matrix, magnitude, margin, k, columns, values):
+def _top_k_rows(matrix, margin, k, columns, values):
     """Find the k largest of each row, with a first threshold from the row before.
 
     A little less than a row's k-th magnitude selects candidates of the next, scanned again if they are too few.
     """
     room = 3 * k + CANDIDATES
     indices, found = np.empty(room, np.int32), np.empty(room, matrix.dtype)
-    zero = magnitude - magnitude
+    zero = margin - margin
     guess = zero
     for row in range(matrix.shape[0]):
-        count = candidates(matrix[row], magnitude, guess, k, indices, found)
+        count = candidates(matrix[row], guess, k, indices, found)
         if count < k:
-            count = candidates(matrix[row], magnitude, zero, k, indices, found)
+            count = candidates(matrix[row], zero, k, indices, found)
         kth = keep_of_few(indices[:count], found[:count], columns[row], values[row], guess + margin)
         guess = max(kth - margin, zero)
 
 
 @compiled
-def candidates(line, magnitude, threshold, k, indices, found):
-    """Gather the entries of ``line`` that may be among the k largest, in order; return their number."""
-    return more_candidates(line, np.int64(0), np.int64(0), magnitude, threshold, k, indices, found)[0]
+def candidates(line, threshold, k, indices, found):
+    """Gather the entries of ``line`` that may be among the k largest, in order; return their number.
 
-
-@compiled
-def more_candidates(line, start, count, magnitude, threshold, k, indices, found):
-    """Gather candidates behind the first ``count``; return their number and the threshold.
-
-    Entries that reach the threshold are appended, numbered from ``start`` on. If many, only the k largest stay, and the
-    threshold rises above the k-th.
+    Entries that reach the threshold are appended. If many, only the k largest stay, and the threshold rises above the
+    k-th.
     """
-    whole = line.size - line.size % LANES
+    whole, count = line.size - line.size % LANES, np.int64(0)
     for lo in range(0, line.size, LANES):
         if lo < whole:
-            count = append_marked(line, lo, reached(line, lo, threshold), start, count, indices, found)
+            count = append_marked(line, lo, reached(line, lo, threshold), 0, count, indices, found)
         else:
-            count = append_rest(line, whole, threshold, start, count, indices, found)
+            count = append_rest(line, whole, threshold, 0, count, indices, found)
         if count > indices.size - LANES:
             kth = keep_of_few(indices[:count], found[:count], indices[:k], found[:k], threshold)
             count = np.int64(k)
-            if kth == magnitude:
+            if kth == np.iinfo(bits_of(line).dtype).max:
                 break
             threshold = kth + 1  # later entries that tie with the k-th lose, because their indices are higher
-    return count, threshold
+    return count
