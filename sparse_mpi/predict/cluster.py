@@ -137,7 +137,7 @@ def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> 
         return on.beta * max(size - on.burst, 0.0) + 2 * on.byte * crowd * size
 
     match of.call:
-        case "alltoallv":
+        case "alltoallv" | "alltoall":
             return counts + on.alpha + (ranks - 1) * message + carried(length)
         case "allreduce" if length >= RING:
             return 2 * (ranks - 1) * (on.alpha + message) + carried(2 * (ranks - 1) / ranks * length)

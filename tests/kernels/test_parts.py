@@ -48,9 +48,10 @@ def test_the_largest_of_each_part(passes, name, parts, dtype):
     assert same(there, x)
 
 
+@pytest.mark.parametrize("many_threads", [1, 3], indirect=True)
 @pytest.mark.parametrize("half", [np.float16, np.uint16, np.float32, np.float64])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_is_added_counts(passes, dtype, half):
+def test_what_is_added_counts(passes, dtype, half, many_threads):
     parts, x = PARTS[1], flushed(inputs(dtype)["normal"])
     more = inputs(np.float16)["student"].view(half) if half == np.uint16 else inputs(half)["student"]
     here, there, hint = x.copy(), put(passes, x), put(passes, hints(parts, "none"))
@@ -177,12 +178,7 @@ def test_a_message_that_is_no_message(passes):
             passes.add_parts(malformed, parts, hints(parts, "none")[: parts.each + 1], FLOAT)
         with pytest.raises(MalformedMessage, match="places do not ascend"):
             passes.from_parts(malformed, parts, messages, None, 0, FLOAT)
-
-
-def test_places_of_no_entry_are_refused(passes):
-    """They lie within their part, and beyond the vector."""
-    if hasattr(passes, "cupy"):
-        pytest.skip("the host would have to wait for what a device finds")
+    # A place within its part, and beyond the vector
     parts = EqualParts(70, 3, 1)
     rows = parts.written(np.full((1, 3), 63), np.ones((1, 3), np.float32))
     with pytest.raises(MalformedMessage, match="beyond its part"):

@@ -66,7 +66,7 @@ def exchanges(records: Sequence[Sequence[RecordedCall]], bare: bool) -> list[Mes
 def _collective(calls: Sequence[RecordedCall]) -> MessageRound:
     first, everyone = calls[0], range(len(calls))
     messages: list[Message] = []
-    if first.name == "alltoallv":
+    if first.name in ("alltoallv", "alltoall"):
         messages = [message for rank, call in enumerate(calls) for message in _parts(rank, call, len(calls))]
     elif first.name == "allgatherv":
         messages = [_message(rank, dest, call.sent) for rank, call in enumerate(calls) for dest in everyone]

@@ -87,16 +87,17 @@ class RecordingComm(forwarding.ForwardingComm):
         self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         before = self._begin()
-        received = self._comm.alltoallv(send, counts, expected)
-        if counts is None:
+        received, name = self._comm.alltoallv(send, counts, expected), "alltoallv"
+        if counts is None:  # MPI's own
             counts = expected = received[1]
+            name = "alltoall"
         sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
         to = {
             member: size
             for rank, (member, size) in enumerate(zip(self._members, sizes, strict=True))
             if rank != self.rank and (size or expected is None)
         }
-        self._note("alltoallv", before, send, bytes=sum(to.values()), to=to)
+        self._note(name, before, send, bytes=sum(to.values()), to=to)
         return received
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

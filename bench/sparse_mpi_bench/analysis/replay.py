@@ -2,7 +2,7 @@
 
 `comm.counting` counts by the same schedules, so that bytes and messages, summed over all ranks, equal the counted ones:
 
-- alltoallv: pairwise. In round i = 1 .. P - 1 every rank sends to the rank i above it.
+- alltoallv, alltoall: pairwise. In round i = 1 .. P - 1 every rank sends to the rank i above it.
 - allgather(v): Bruck's. In round j every rank sends all its blocks to the rank 2^j below it: ceil(log2 P) rounds.
 - allreduce: recursive halving and doubling, for any P: a reduce-scatter of P nearly equal blocks, which is Bruck's
   allgather run backwards, and then that allgather.
@@ -51,7 +51,7 @@ def scheduled(calls: Sequence[RecordedCall]) -> list[Planned]:
     size, length, control = len(calls), calls[0].bytes, calls[0].control
     counts: list[Planned] = []  # counts that receivers do not know: 8 bytes down a tree, or 4 gathered from each
     match name:
-        case "alltoallv":
+        case "alltoallv" | "alltoall":
             return _alltoallv(calls)
         case "allreduce":
             messages = _allreduce(length, size, control)

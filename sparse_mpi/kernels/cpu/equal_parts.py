@@ -13,9 +13,9 @@ from sparse_mpi.arrays import Array, bits_type, index_dtype
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import LANES, added, lowest, prefetch_lanes, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, added, ones, prefetch_lanes, reached
 from sparse_mpi.kernels.cpu.packing import first_of
-from sparse_mpi.kernels.cpu.pairs import CANDIDATES, ONE, candidates, keep_of_few
+from sparse_mpi.kernels.cpu.pairs import CANDIDATES, candidates, keep_of_few
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
     append_marked,
@@ -138,21 +138,23 @@ def _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, sh
     octave = np.int64(1) << (23 if x.itemsize == 4 else 52)
     margin = min(max(thresholds[number], octave >> LEAST), octave >> MOST)
     for part in range(number):
-        count = np.int64(0)
-        for thread in range(threads):
-            for i in range(part * room, part * room + counts[thread, part]):
-                found[count] = places[thread, i]
-                of_found[count] = values[thread, i]
-                count += 1
+        count, first = counts[0, part], part * room
+        own, of_own = places[0, first : first + room], values[0, first : first + room]
+        if threads > 1:
+            own, of_own, count = found, of_found, np.int64(0)
+            for thread in range(threads):
+                for i in range(first, first + counts[thread, part]):
+                    found[count], of_found[count] = places[thread, i], values[thread, i]
+                    count += 1
         seen += count
         if count < quota and limits[part] > 1:
             if line.size == 0:
                 line = np.empty(width, x.dtype)
             _gather_part(x, part, number, line)
-            count, again = candidates(line, bits_of(line).dtype.type(1), quota, found, of_found), again + 1
+            count, again = candidates(line, bits_of(line).dtype.type(1), quota, own, of_own), again + 1
         row, at = messages[part // each], part % each
         largest = _values_in(row, each, at, x, quota)
-        kth = _taken(found, of_found, count, limits[part] + margin, chosen, largest)
+        kth = _taken(own, of_own, count, limits[part] + margin, chosen, largest)
         _write_places(row, each, at, x.itemsize, chosen, short)
         thresholds[part] = max(kth - margin, 1)
     # Larger if many parts were looked at again, smaller if more than 5/4 candidates were seen for each entry taken
@@ -180,8 +182,8 @@ def _write_places(message, parts, part, itemsize, chosen, short):
 
 
 @compiled
-def _read_places(message, parts, part, itemsize, chosen, short):
-    """Write a part's places to ``chosen``; return False unless they ascend."""
+def _read_places(message, parts, part, itemsize, chosen, short, width):
+    """Write a part's places to ``chosen``; return True if they ascend from 0 to below ``width``."""
     first, count, ascend = itemsize * parts * chosen.size, parts * chosen.size, True
     if short:
         places = message[first : first + 2 * count].view(np.uint16)[part * chosen.size : (part + 1) * chosen.size]
@@ -193,7 +195,7 @@ def _read_places(message, parts, part, itemsize, chosen, short):
             chosen[i] = np.int32(wide[i])
     for i in range(1, chosen.size):
         ascend &= chosen[i - 1] < chosen[i]
-    return ascend
+    return ascend and chosen[0] >= 0 and chosen[chosen.size - 1] < width
 
 
 @compiled
@@ -225,46 +227,56 @@ def _taken(found, of_found, count, guess, chosen, largest):
 
 
 def add_parts(messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
-    message, window = np.zeros((1, parts.length(real)), np.uint8), np.zeros(parts.width, real)
-    given = np.ascontiguousarray(messages), parts.each, parts.quota, _short(parts)
-    bad = _add_parts(*given, window, thresholds, message)
+    message, words = np.zeros((1, parts.length(real)), np.uint8), parts.width >> SHIFT
+    given = np.ascontiguousarray(messages), parts.each, parts.quota, words, _short(parts), np.empty(0, real)
+    bad = _add_parts(*given, thresholds, message)
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISPLACED)
     return message[0]
 
 
 @compiled
-def _add_parts(messages, parts, quota, short, window, thresholds, message):
-    """Return the first rank with a malformed message, or -1. ``window`` has a zero for each place of a part.
+def _add_parts(messages, parts, quota, words, short, like, thresholds, message):
+    """Return the first rank with a malformed message, or -1.
 
-    Flags mark the places that were added to, a bit each, so that only these are read out, and cleared.
+    Each place has a bit in ``words``: those of all ranks are flagged, and counted up to each word. So sums are made
+    where they stay, in few cache lines.
     """
-    ranks, room = len(messages), len(messages) * quota + 1
-    found, of_found = np.empty(room, np.int32), np.empty(room, window.dtype)
-    flags, chosen = np.zeros(-(-window.size // LANES), np.uint64), np.empty(quota, np.int32)
+    ranks, one = len(messages), np.uint64(1)
+    places, found = np.empty((ranks, quota), np.int32), np.empty(ranks * quota, np.int32)
+    sums, flags, before = np.empty(found.size, like.dtype), np.empty(words, np.uint64), np.empty(words, np.int64)
     for part in range(parts):
+        flags[:] = 0
         for rank in range(ranks):
-            ascend = _read_places(messages[rank], parts, part, window.itemsize, chosen, short)
-            if not ascend or chosen[0] < 0 or chosen[quota - 1] >= window.size:
+            own = places[rank]
+            if not _read_places(messages[rank], parts, part, like.itemsize, own, short, words << SHIFT):
                 return rank
-            values = _values_in(messages[rank], parts, part, window, quota)
             for i in range(quota):
-                at = np.uint32(chosen[i])
-                window[at] += values[i]
-                flags[at >> SHIFT] |= ONE << np.uint64(at & (LANES - 1))
+                flags[own[i] >> SHIFT] |= one << np.uint64(own[i] & (LANES - 1))
         count = np.int64(0)
-        for word in range(flags.size):
-            mask = flags[word]
-            flags[word] = 0
-            while mask != 0:
-                at = (word << SHIFT) + lowest(mask)
-                found[count], of_found[count] = at, window[at]
-                count += window[at] != 0
-                window[at] = 0
-                mask &= mask - ONE
-        largest = _values_in(message[0], parts, part, window, quota)
-        thresholds[part] = _taken(found, of_found, count, thresholds[part], chosen, largest)
-        _write_places(message[0], parts, part, window.itemsize, chosen, short)
+        for word in range(words):
+            before[word] = count
+            count += ones(flags[word])
+        sums[:count] = 0
+        for rank in range(ranks):
+            own, values = places[rank], _values_in(messages[rank], parts, part, like, quota)
+            for i in range(quota):
+                word, bit = np.uint64(own[i] >> SHIFT), one << np.uint64(own[i] & (LANES - 1))
+                at = np.uint64(before[word] + ones(flags[word] & (bit - one)))
+                found[at] = own[i]
+                sums[at] += values[i]
+        nonzero = np.int64(0)
+        for i in range(count):
+            nonzero += sums[i] != 0
+        if nonzero < quota:  # zeros come from places that no rank has sent, too
+            nonzero = np.int64(0)
+            for i in range(count):
+                found[nonzero], sums[nonzero] = found[i], sums[i]
+                nonzero += sums[i] != 0
+            count = nonzero
+        chosen, largest = places[0], _values_in(message[0], parts, part, like, quota)
+        thresholds[part] = _taken(found, sums, count, thresholds[part], chosen, largest)
+        _write_places(message[0], parts, part, like.itemsize, chosen, short)
     return -1
 
 
@@ -283,71 +295,48 @@ def from_parts(
 
 @compiled
 def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, indices, total, sent):
-    places, values, line = (
-        np.empty((number, quota), np.int32),
-        np.empty((number, quota), sent.dtype),
-        np.zeros(rounds * LANES, sent.dtype),
-    )
-    terms = np.empty((number, quota), sent.dtype)
-    bad = _read_own(messages, own, short, line, places, values, terms)
-    if bad >= 0:
-        return -1 - bad
-    terms.reshape(-1)[first : first + owed.size] -= owed
-    return _ordered(size, rounds, places, values, terms, indices, total, sent)
-
-
-@compiled
-def _read_own(messages, own, short, line, places, values, found):
-    """Read all results, and write this rank's values at their places; return a part with misplaced places, or -1."""
-    number, quota = places.shape
-    each, chosen = number // len(messages), np.empty(quota, np.int32)
-    for part in range(number):
-        owner, at = part // each, part % each
-        ascend = _read_places(messages[owner], each, at, line.itemsize, places[part], short)
-        if not ascend or places[part, 0] < 0 or places[part, quota - 1] >= line.size:
-            return part
-        _read_places(own[owner], each, at, line.itemsize, chosen, short)
-        terms = _values_in(own[owner], each, at, line, quota)
-        values[part] = _values_in(messages[owner], each, at, line, quota)
-        for i in range(quota):
-            line[chosen[i]] = terms[i]
-        for i in range(quota):
-            found[part, i] = line[places[part, i]]
-        for i in range(quota):
-            line[chosen[i]] = 0
-    return -1
-
-
-@compiled
-def _ordered(size, rounds, places, values, sent, indices, of_indices, sent_of_indices):
-    """Write nonzero values by index; return their number, or -1 less a part with places beyond the vector.
+    """Write nonzero values by index, and this rank's at the same places; return their number, or -1 less a bad part.
 
     A round begins with the part that leads it: parts from there on come before the others. Both halves of all rounds
     are counted first, which tells where each begins in the result. Unsigned numbers save checks of each place.
     """
-    number, one, two = len(places), np.uint64(1), np.uint64(2)
-    leading = np.empty(rounds, np.int64)
+    each, one, two, width = number // len(messages), np.uint64(1), np.uint64(2), rounds * LANES
+    places, chosen, line = np.empty((number, quota), np.int32), np.empty(quota, np.int32), np.zeros(width, sent.dtype)
+    leading, starts = np.empty(rounds, np.int64), np.zeros(2 * rounds + 1, np.int64)
     for turn in range(rounds):
         leading[turn] = first_of(turn, number)
-    starts = np.zeros(2 * rounds + 1, np.int64)
     for part in range(number):
-        for i in range(places.shape[1]):
-            turn = np.uint64(places[part, i]) >> np.uint64(SHIFT)
-            starts[two * turn + np.uint64(part < leading[turn]) + one] += values[part, i] != 0
+        of_part, message = places[part], messages[part // each]
+        if not _read_places(message, each, part % each, sent.itemsize, of_part, short, width):
+            return -1 - part
+        values = _values_in(message, each, part % each, sent, quota)
+        for i in range(quota):
+            turn = np.uint64(of_part[i]) >> np.uint64(SHIFT)
+            starts[two * turn + np.uint64(part < leading[turn]) + one] += values[i] != 0
     for half in range(2 * rounds):
         starts[half + 1] += starts[half]
     for part in range(number):
-        own, terms, of_own = places[part], values[part], sent[part]
-        for i in range(own.size):
-            place = np.uint64(own[i])
+        of_part, message, mine = places[part], messages[part // each], own[part // each]
+        at = part % each
+        values, terms = _values_in(message, each, at, sent, quota), _values_in(mine, each, at, sent, quota)
+        _read_places(mine, each, at, sent.itemsize, chosen, short, width)
+        for i in range(quota):
+            line[chosen[i]] = terms[i]
+        lacking = part * quota - first  # where ``owed`` has this part
+        owes = 0 <= lacking < owed.size
+        for i in range(quota):
+            place = np.uint64(of_part[i])
             turn = place >> np.uint64(SHIFT)
             behind = part < leading[turn]
             run = turn * np.uint64(number) + np.uint64(part - leading[turn] + behind * number)
             index = run * np.uint64(LANES) + (place & np.uint64(LANES - 1))
             to = np.uint64(starts[two * turn + np.uint64(behind)])
-            if terms[i] != 0:
+            if values[i] != 0:
                 if index >= size:
                     return -1 - part
-                indices[to], of_indices[to], sent_of_indices[to] = index, terms[i], of_own[i]
+                indices[to], total[to] = index, values[i]
+                sent[to] = line[place] - owed[lacking + i] if owes else line[place]
                 starts[two * turn + np.uint64(behind)] = to + one
+        for i in range(quota):
+            line[chosen[i]] = 0
     return starts[2 * rounds - 1]
