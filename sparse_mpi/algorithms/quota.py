@@ -59,17 +59,22 @@ class _CodedMessages(NamedTuple):
     scales: int  # bytes
 
     @staticmethod
-    def of(parts: EqualParts, codec: Codec, real: np.dtype) -> _CodedMessages:
+    def of(parts: EqualParts, wire: Wire, real: np.dtype) -> _CodedMessages | None:
+        """Return None if values are not rounded."""
+        codec = wire.codec
+        if codec is None or codec.lossless:
+            return None
         edges = _edges(parts.entries, 1, codec.block or parts.entries)
-        codes = (codec.code_bytes or 0) * int(code_places(edges, 8 // codec.together)[-1])
+        number = real.itemsize if codec.code_bytes is None else codec.code_bytes
+        codes = number * int(code_places(edges, 8 // codec.together)[-1])
         return _CodedMessages(parts, codec, real, codes, 4 * (-(-parts.entries // codec.block) if codec.block else 0))
 
     @property
     def length(self) -> int:
         return self.codes + self.scales + self.parts.entries * self.parts.place.itemsize
 
-    def write(self, messages: Array) -> tuple[Array, Array, Array]:
-        """Return coded ``messages`` ``(m, .)``, what arrives, and rounding errors ``(m, entries)``."""
+    def write(self, messages: Array) -> tuple[Array, Array, Array, Array]:
+        """Return coded ``messages`` ``(m, .)``; places, values, and values as they arrive ``(m, entries)``."""
         places, values = self.parts.opened(messages, self.real)
         number, edges, ends = len(messages), self._edges(len(messages)), self.codes + self.scales
         flat = SparseVector(places.astype(np.int32).reshape(-1), values.reshape(-1), 1 << 31)
@@ -80,7 +85,7 @@ class _CodedMessages(NamedTuple):
             buffer[:, self.codes : ends] = scales.view(np.uint8).reshape(number, -1)
         buffer[:, ends:] = places.view(np.uint8)
         arriving = self.codec.decode(codes, scales, edges, self.real).reshape(number, -1)
-        return buffer, self.parts.written(places, arriving), values - arriving
+        return buffer, places, values, arriving
 
     def read(self, buffer: Array) -> Array:
         """Return messages ``(m, length)``."""
@@ -141,7 +146,7 @@ class Quota(Algorithm):
             return reduction, _QuotaState(of_few, state.mine, state.ours)
         parts, passes, real = parts_of(len(acc), k, comm.size), kernels.of(acc), acc.dtype
         mine, ours = _thresholds(state.mine, parts.number, acc), _thresholds(state.ours, parts.each, acc)
-        coded, owed = self._coded(parts, real), None
+        coded, owed = _CodedMessages.of(parts, self.wire, real), None
 
         # Select: the q largest of each part.
         selected, _ = self.selector.select(acc, k, Shares(parts, mine), add)
@@ -150,23 +155,21 @@ class Quota(Algorithm):
         # Reduce-scatter: the owner of a part adds up the messages in the order of ranks.
         leaving = messages
         if coded is not None:
-            leaving, messages, _ = coded.write(messages)
+            leaving, places, _, arriving = coded.write(messages)
+            messages = parts.written(places, arriving)
         came, _ = comm.alltoallv(leaving)
         sums = passes.add_parts(came if coded is None else coded.read(came), parts, ours, real)
 
         # Allgather: every rank gets the q largest sums of each part. Rounding errors stay with the owner.
         leaving = sums
         if coded is not None:
-            (leaving,), _, (owed,) = coded.write(sums[None])
+            (leaving,), _, exact, arriving = coded.write(sums[None])
+            owed = (exact - arriving)[0]
         everything = comm.allgather(leaving)
         everything = everything if coded is None else coded.read(everything)
         indices, total, sent = passes.from_parts(everything, parts, messages, owed, comm.rank, real)
         reduction = Reduction(SparseVector(indices, total, len(acc)), SparseVector(indices, sent, len(acc)))
         return reduction, _QuotaState(state.few, mine, ours)
-
-    def _coded(self, parts: EqualParts, real: np.dtype) -> _CodedMessages | None:
-        codec = self.wire.codec
-        return None if codec is None or codec.lossless else _CodedMessages.of(parts, codec, real)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if few(layout.size, k, ranks):
@@ -188,7 +191,7 @@ class Quota(Algorithm):
         if few(layout.size, k, ranks):
             return self.few.bound(layout, k, ranks)
         parts, real = parts_of(layout.size, k, ranks), np.dtype(np.float32)
-        coded, number = self._coded(parts, real), 2 * (ranks - 1)
+        coded, number = _CodedMessages.of(parts, self.wire, real), 2 * (ranks - 1)
         values = 0 if coded is not None else number * parts.entries
         length = parts.length(real) if coded is None else coded.length
         return Bound(0, values, ranks - 1 + rounds(ranks), 0, number * length - 4 * values)

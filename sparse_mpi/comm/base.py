@@ -101,11 +101,10 @@ class Comm(Protocol):
     def alltoallv(
         self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
-        """Send each rank its part of ``send``, cut by ``counts`` (P,).
+        """Send each rank its part of ``send``, cut by ``counts`` (P,); by none, on all ranks, into parts of one length.
 
         Return the rows for this rank, in rank order, and their number from each rank (P,). Where every rank passes
-        these as ``expected``, empty messages are not sent. Without ``counts``, on every rank, all parts of all ranks
-        have one length: MPI's own all-to-all.
+        these as ``expected``, empty messages are not sent.
         """
 
     def allreduce(self, send: Array, op: str = "sum", control: bool = False) -> Array:

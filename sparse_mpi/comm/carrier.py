@@ -66,14 +66,14 @@ class Carrier(ABC):
     @abstractmethod
     def _bcast(self, send: Array, root: int) -> Array: ...
 
-    def _alltoall(self, send: Array, each: Counts) -> Array:
-        """Send every rank its part of ``send``, ``each`` (P,) of one length; return the parts for this rank."""
+    def _alltoall(self, send: Array) -> Array:
+        """Send every rank its part of ``send``, all of one length; return the parts for this rank."""
+        each = np.full(self.size, len(send) // self.size)
         return self._alltoallv(send, each, each)[0]
 
     def _trade_rows(self, send: Array, counts: Counts) -> Counts:
         """Return each rank's number of rows (P,); this rank sends ``counts`` (P,) rows like ``send``."""
-        each = np.ones(self.size, np.int64)
-        heads, _ = self._alltoallv(np.stack([header(send, count) for count in counts.tolist()]), each, each)
+        heads = self._alltoall(np.stack([header(send, count) for count in counts.tolist()]))
         return np.array([announced_rows(head, send, source) for source, head in enumerate(heads)], np.int64)
 
     def _rows_of_root(self, send: Array, root: int) -> int:

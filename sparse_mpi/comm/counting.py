@@ -109,11 +109,8 @@ class CountingComm(Carrier):
 
     @property
     def job(self) -> Job:
-        return Job(self.concurrent, self.staged, begin_reduction=self._begin_reduction)
-
-    def _begin_reduction(self) -> None:
-        if self.watched is not None:
-            self.watched.log.begin_reduction()
+        job = Job(self.concurrent, self.staged)
+        return job if self.watched is None else job._replace(begin_reduction=self.watched.log.begin_reduction)
 
     @timed
     def sendrecv(self, send: Array, dest: int | None, source: int | None) -> Array | None:
@@ -151,23 +148,21 @@ class CountingComm(Carrier):
         self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         mine, carrier = self._enter(send, rows=True)
-        if counts is None:
-            rows, rest = divmod(len(mine), self.size)
-            if rest:
+        if counts is None and expected is None:
+            if len(mine) % self.size:
                 raise ValueError(f"send must have a multiple of {self.size} rows, got {len(mine)}; or pass counts")
-            each = np.full(self.size, rows)
-            came, kept = carrier._alltoall(mine, each), mine.nbytes // self.size
-            self._count(mine.nbytes - kept, came.nbytes - kept, self.size - 1)
-            return came if mine is send else self._unstage(came, send), each
-        counts = per_rank(self.size, "counts", counts, len(mine))
-        # Without `expected` a receiver cannot know that a message is empty: all P - 1 are sent.
-        own, messages = int(counts[self.rank]), self.size - 1
-        if expected is not None:
-            expected = per_rank(self.size, "expected", expected)
-            if expected[self.rank] != own:
-                raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
-            messages = int(np.count_nonzero(counts)) - (own > 0)
-        came, came_counts = carrier._alltoallv(mine, counts, expected)
+            came, own, messages = carrier._alltoall(mine), len(mine) // self.size, self.size - 1
+            came_counts = np.full(self.size, own)
+        else:
+            counts = per_rank(self.size, "counts", () if counts is None else counts, len(mine))
+            # Without `expected` a receiver cannot know that a message is empty: all P - 1 are sent.
+            own, messages = int(counts[self.rank]), self.size - 1
+            if expected is not None:
+                expected = per_rank(self.size, "expected", expected)
+                if expected[self.rank] != own:
+                    raise ValueError(f"expected[rank] must be counts[rank] ({own}), got {expected[self.rank]}")
+                messages = int(np.count_nonzero(counts)) - (own > 0)
+            came, came_counts = carrier._alltoallv(mine, counts, expected)
         kept = mine.nbytes * own // max(len(mine), 1)  # this rank's message to itself
         self._count(mine.nbytes - kept, came.nbytes - kept, messages)
         return came if mine is send else self._unstage(came, send), came_counts

@@ -221,11 +221,12 @@ class MPIComm(CountingComm):
     def _alltoallv(self, send: Array, counts: Counts, expected: Counts | None) -> tuple[Array, Counts]:
         return self._messages.alltoallv(send, counts, expected)
 
-    def _alltoall(self, send: Array, each: Counts) -> Array:
+    def _alltoall(self, send: Array) -> Array:
         if len(send) > MAX_ROWS:
-            return super()._alltoall(send, each)
+            return super()._alltoall(send)
         out, kind = self._messages.empty(send.shape, send), rowtype(self._mpi, row_bytes(send))
-        self._together("Alltoall", [send, int(each[0]), kind], [out, int(each[0]), kind])
+        part = len(send) // self.size, kind
+        self._together("Alltoall", [send, *part], [out, *part])
         return out
 
     def _allreduce(self, send: Array, op: str) -> Array:

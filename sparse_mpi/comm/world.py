@@ -205,6 +205,11 @@ class _WorldComm(CountingComm):
         parts, arriving = self._rendezvous(call, (send, counts, expected), partial(_transposed, self.group.members))
         return parts[self.rank], arriving[self.rank].copy()
 
+    def _alltoall(self, send: Array) -> Array:
+        call = Call("alltoall", send.dtype, send.shape)  # of MPI's own, which matches no other
+        parts = self._rendezvous(call, send, lambda sends: np.stack([np.split(x, self.size) for x in sends]))
+        return parts[:, self.rank].reshape(send.shape)
+
     def _allreduce(self, send: Array, op: str) -> Array:
         call = Call("allreduce", send.dtype, send.shape, (op,))
         # In rank order: ((r0 + r1) + r2) + ...

@@ -97,7 +97,7 @@ def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None
         # Too many entries. If fewer than k lie above the threshold, the surplus ties at it, which is then exact.
         if found is None and _reach(x, threshold + 1, k - 1):
             return threshold, None
-    # Short vectors, and samples that misled: build histograms.
+    # On a device, and where samples misled: build histograms.
     threshold = _binned(x, k, most)
     return threshold, of(x).select(x, threshold, most)
 

@@ -154,8 +154,8 @@ class Kernels(Protocol):
     def add_parts(self, messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
         """Add up ``messages`` ``(P, length)`` of all ranks, in their order; return the q largest sums of each part.
 
-        The result is a message ``(length,)``, ``thresholds`` ``(V / P + 1,)`` are as in `select_parts`. Values are of
-        type ``real``.
+        The result is a message ``(length,)``, with values of type ``real``. ``thresholds`` ``(V / P + 1,)`` have the
+        least magnitude bits of each part's result in the step before, and then in this one; only time depends on them.
         """
 
     def from_parts(
@@ -166,7 +166,7 @@ class Kernels(Protocol):
         Args:
             messages: ``(P, length)`` of all owners, from `add_parts`. Zeros are left out on the host.
             parts: V parts, with quota q.
-            own: messages of this rank, from `select_parts`.
+            own: messages of this rank to all owners, as they arrive.
             owed: ``(V q / P,)``, taken off the contributions to this rank's parts; None: nothing.
             rank: number of this rank.
             real: type of values.

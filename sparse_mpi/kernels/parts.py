@@ -5,7 +5,7 @@ hash of the round's number, which spreads rows and columns of matrices of any wi
 of the vector. Its entries have *places*, in order; places beyond the vector's end are zeros.
 
 Every rank owns V / P neighbouring parts. A *message* to or from an owner has q entries of each of its parts: the bytes
-of all values, then those of all places, which ascend in each part.
+of all values, then those of all places, which ascend in each part, and zeros up to a multiple of 8 of these.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class EqualParts:
         return int(within.clip(max=self.quota).sum())
 
     def length(self, real: np.dtype) -> int:
-        """Return the bytes of a message with values of type ``real``, a multiple of theirs."""
-        return -(-self.entries * (real.itemsize + self.place.itemsize) // real.itemsize) * real.itemsize
+        """Return the bytes of a message with values of type ``real``."""
+        return self.entries * real.itemsize + -(-self.entries * self.place.itemsize // 8) * 8
 
     def opened(self, messages: Array, real: np.dtype) -> tuple[Array, Array]:
-        """Return places and values ``(m, entries)`` of ``messages`` ``(m, length)`` uint8, copied."""
+        """Return places and values ``(m, entries)`` of ``messages`` ``(m, length)`` uint8."""
         xp, ends = namespace(messages), self.entries * real.itemsize
         places = messages[:, ends : ends + self.entries * self.place.itemsize]
         return xp.ascontiguousarray(places).view(self.place), xp.ascontiguousarray(messages[:, :ends]).view(real)

@@ -428,11 +428,10 @@ class Direct:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._begin = engine.comm.job.begin_reduction  # tells the watchdog, for its report
 
     def complete(self, gradient: object, make_plan: Callable[[], StepPlan], check: bool) -> Attempt:
         """Return the attempt of all ranks; if it fails the gradient stays in the residual."""
-        self._begin()
+        self.engine.comm.job.begin_reduction()  # begin of a reduction, for the watchdog's report
         agreed = self.engine.agree(gradient, make_plan, check)
         try:
             return self.engine.attempt(agreed)

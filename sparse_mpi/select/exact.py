@@ -1,4 +1,4 @@
-"""Exact top-k in one selection pass, perhaps after a histogram pass: a sort or a heap would need many."""
+"""Exact top-k in one selection pass, behind a partition of a short vector, a sample or a histogram of a long one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparse_mpi.sparse import NoState, SparseVector, at_least, truncate
 def top_k(x: Array, k: int) -> SparseVector:
     """Select the k entries of ``x`` ``(n,)`` of largest magnitude; the lower index wins a tie.
 
-    Only entries that reach a threshold, by a sample or a histogram, are ordered.
+    Only entries that reach a threshold are ordered, see `kernels.search`.
     """
     threshold, found = kernels.search(x, k, most=k + k // 4)
     if found is not None:

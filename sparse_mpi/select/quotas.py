@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sparse_mpi import kernels
 from sparse_mpi.arrays import Array
 from sparse_mpi.kernels.parts import EqualParts
@@ -20,7 +22,19 @@ class PartEntries(NamedTuple):
     """Entries in messages, ready to be sent."""
 
     rows: Array  # (P, length) uint8, one for each owner, see `kernels.parts`
-    nnz: int
+    parts: EqualParts
+    real: np.dtype
+
+    @property
+    def nnz(self) -> int:
+        return self.parts.number * self.parts.quota
+
+    @property
+    def indices(self) -> Array:
+        """Return the indices ``(nnz,)`` in the vector, in the order of parts."""
+        places, _ = self.parts.opened(self.rows, self.real)
+        found = self.parts.indices(places.reshape(self.parts.number, -1)).reshape(-1)
+        return found[found < self.parts.size]
 
 
 @dataclass(frozen=True)
@@ -29,4 +43,4 @@ class Quotas(Selector):
 
     def select(self, x: Array, k: int, state: Shares, add: Array | None = None) -> tuple[Any, Shares]:
         rows = kernels.of(x).select_parts(x, state.parts, state.thresholds, add)
-        return PartEntries(rows, state.parts.number * state.parts.quota), state
+        return PartEntries(rows, state.parts, x.dtype), state

@@ -56,6 +56,7 @@ def test_null_comm_counts_as_if_all_had_moved(size):
         (lambda comm: comm.alltoallv(np.zeros(2), []), ValueError, "counts must hold the rows of"),
         (lambda comm: comm.alltoallv(np.zeros(2), [3] * comm.size), ValueError, "sum of counts must be"),
         (lambda comm: comm.alltoallv(np.zeros(comm.size + 1)), ValueError, "multiple of"),
+        (lambda comm: comm.alltoallv(np.zeros(comm.size), expected=[1] * comm.size), ValueError, "counts must hold"),
         (
             lambda comm: comm.alltoallv(np.zeros(0), [-1] * comm.size),
             ValueError,

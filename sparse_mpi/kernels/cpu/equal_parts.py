@@ -14,7 +14,7 @@ from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, added, ones, prefetch_lanes, reached
-from sparse_mpi.kernels.cpu.packing import first_of
+from sparse_mpi.kernels.cpu.packing import first_of, read_only
 from sparse_mpi.kernels.cpu.pairs import CANDIDATES, candidates, keep_of_few
 from sparse_mpi.kernels.cpu.passes import (
     TILE,
@@ -228,7 +228,7 @@ def _taken(found, of_found, count, guess, chosen, largest):
 
 def add_parts(messages: Array, parts: EqualParts, thresholds: Array, real: np.dtype) -> Array:
     message, words = np.zeros((1, parts.length(real)), np.uint8), parts.width >> SHIFT
-    given = np.ascontiguousarray(messages), parts.each, parts.quota, words, _short(parts), np.empty(0, real)
+    given = read_only(messages), parts.each, parts.quota, words, _short(parts), np.empty(0, real)
     bad = _add_parts(*given, thresholds, message)
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISPLACED)
@@ -285,10 +285,11 @@ def from_parts(
 ) -> tuple[Array, Array, Array]:
     size = parts.number * parts.quota
     found = np.empty(size, index_dtype(parts.size)), np.empty(size, real), np.empty(size, real)
-    given = np.ascontiguousarray(messages), own, np.empty(0, real) if owed is None else owed, rank * parts.entries
+    owes = np.empty(0, real) if owed is None else owed
+    given = read_only(messages), read_only(own), owes, rank * parts.entries
     count = _from_parts(*given, parts.size, parts.number, parts.quota, parts.rounds, _short(parts), *found)
     if count < 0:
-        raise MalformedMessage(-1 - count, parts.number, MISPLACED)
+        raise MalformedMessage((-1 - count) // parts.each, len(messages), MISPLACED)
     indices, total, sent = (column[:count] for column in found)
     return indices, total, sent
 

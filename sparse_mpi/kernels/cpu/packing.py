@@ -56,7 +56,7 @@ def edges(messages, block):
 
 def numbers(buffer: Array, lengths: np.ndarray, regions: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, int]:
     entries = np.zeros(len(lengths), np.int64)
-    return entries, _numbers(_read_only(buffer), lengths, regions, starts, entries)
+    return entries, _numbers(read_only(buffer), lengths, regions, starts, entries)
 
 
 @compiled
@@ -82,7 +82,7 @@ def _bytes(bits):
     return (bits + 7) >> 3
 
 
-def _read_only(buffer: Array) -> np.ndarray:
+def read_only(buffer: Array) -> np.ndarray:
     """Return a read-only view of a received buffer, so that its readers are compiled once."""
     source = np.ascontiguousarray(buffer).view()
     source.flags.writeable = False
@@ -184,7 +184,7 @@ def read_messages(messages: np.ndarray, buffer: Array, size: int) -> tuple[Array
     entries, of_codes, of_scales = totals(messages)
     indices, codes = np.empty(entries, index_dtype(size)), np.empty(of_codes, np.uint8)
     scales = np.zeros(of_scales, np.float32)
-    bad = _read(messages, _read_only(buffer), indices, codes, scales.view(np.uint8))
+    bad = _read(messages, read_only(buffer), indices, codes, scales.view(np.uint8))
     if bad >= 0:
         raise MalformedMessage(bad, len(messages), MISCOUNTED)
     return indices, codes, scales

@@ -1,9 +1,9 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
 The host waits for the device once in a selection, for its number of entries, in `compress` if that is unknown, in
-`from_parts`, `count`, `kth_bin`, `moments` and `sketch` for results, and in `merge` for the number of distinct indices,
-which `merge_loosely` may avoid. `split_counts`, `smallest` and `truncate_least` wait when results are read; `truncate`,
-`contains` and `among`, with results of known lengths, do not.
+`count`, `kth_bin`, `moments` and `sketch` for results, and in `merge` for the number of distinct indices, which
+`merge_loosely` may avoid. `split_counts`, `smallest` and `truncate_least` wait when results are read; `truncate`,
+`contains`, `among` and those of parts, with results of known lengths, do not.
 """
 
 from __future__ import annotations

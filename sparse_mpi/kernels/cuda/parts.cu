@@ -27,8 +27,13 @@ struct Slot {
     }
 };
 
-// Writes the largest of the row, and no -0.
-__device__ inline void keep(const REAL* row, int64 width, int64 quota, Slot slot) {
+// Writes the largest of the row to its slot, and no -0; behind an owner's places come zeros.
+__device__ inline void keep(const REAL* row, int64 width, int64 quota, uint8* messages, int64 each, int64 length) {
+    const Slot slot(messages, blockIdx.x, each, quota, length);
+    const int64 filled = each * quota * (sizeof(REAL) + sizeof(PLACE));
+    if (blockIdx.x % each == 0 && threadIdx.x < length - filled) {
+        messages[blockIdx.x / each * length + filled + threadIdx.x] = 0;
+    }
     k_largest(row, width, quota, [=](uint32 to, int64 at) {
         const REAL value = row[at];
         slot.places[to] = (PLACE)at;
@@ -73,7 +78,7 @@ select_parts(PARAMETERS, int64 n, int64 width, int64 quota, int64 each, int64 le
 #endif
         }
     }
-    keep(row, width, quota, Slot(messages, blockIdx.x, each, quota, length));
+    keep(row, width, quota, messages, each, length);
 }
 
 // Adds up what all ranks sent for each part, in their order, and selects from the sums. No rank sends a place twice.
@@ -88,7 +93,7 @@ add_parts(uint8* sent, int64 ranks, int64 width, int64 quota, int64 length, REAL
             if (slot.places[i] < width) row[slot.places[i]] += slot.values[i];
         }
     }
-    keep(row, width, quota, Slot(message, blockIdx.x, gridDim.x, quota, length));
+    keep(row, width, quota, message, gridDim.x, length);
 }
 
 // Brings the results of all owners into the order of their indices. Beside each goes what this rank sent of it, from
@@ -125,7 +130,7 @@ from_parts(uint8* messages, uint8* own, const REAL* owed, int64 low, int64 high,
             if (low <= part && part < high) term -= owed[(part - low) * quota + i];
             indices[to] = (INDEX)(index < 0 ? 0 : index < n ? index : n - 1);
             totals[to] = slot.values[i];
-            sent[to] = term;
+            sent[to] = slot.values[i] == 0 ? (REAL)0 : term;  // what cancels stays with its ranks, as on the host
         }
     }
 }
