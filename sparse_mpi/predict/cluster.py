@@ -155,11 +155,11 @@ def _seconds(of: Sent, length: float, ranks: int, on: Cluster, crowd: float) -> 
 
 # Fitted to Open MPI over TCP between emulated hosts, of two cores together: 810 steps on 2, 4 and 8 of them
 TYPICAL = Cluster(
-    alpha=1.67e-05,
+    alpha=1.56e-05,
     beta=8e-9,
     message=4.57e-05,
     byte=9.99e-11,
-    crowding=0.389,
+    crowding=0.416,
     memory=1.34,
     speed=1.13,
 )
