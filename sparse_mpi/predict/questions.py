@@ -25,7 +25,8 @@ from sparse_mpi.sparse import Layout
 
 COMPARED = (
     *("oktopk:wire=packed+bf16", "oktopk:wire=packed", "oktopk", "topka:wire=packed+bf16", "topka:wire=packed"),
-    *("topka", "topkdsa:wire=packed", "topkdsa", "gaussiank:wire=packed", "micro", "elect"),
+    *("topka", "topkdsa:wire=packed", "topkdsa", "gaussiank:wire=packed", "micro", "elect", "quota:wire=packed+bf16"),
+    "quota",
 )
 BFLOAT16 = "dense-bf16"
 MOST_SHOWN = 4  # faster offers
