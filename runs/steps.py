@@ -51,12 +51,12 @@ def times(comm: Any, draw: Draw, size: int, density: float, steps: int) -> dict[
         **{name: reducer.step for name, reducer in reducers.items()},
     }
     taken: dict[str, list[float]] = {name: [] for name in work}
-    for _ in progress(range(WARM_UP + steps), "steps", comm.rank == 0):
+    for step in progress(range(WARM_UP + steps), "steps", comm.rank == 0):
         gradient = draw(size)
-        for name, run in work.items():
+        for name in np.random.default_rng(step).permutation(list(work)).tolist():  # what came before leaves caches cold
             comm.Barrier()
             began = perf_counter()
-            run(gradient)
+            work[name](gradient)
             comm.Barrier()
             taken[name].append(1e3 * (perf_counter() - began))
     return {name: {"least": min(t[WARM_UP:]), "median": median(t[WARM_UP:])} for name, t in taken.items()}
