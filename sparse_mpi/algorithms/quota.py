@@ -182,9 +182,8 @@ class Quota(Algorithm):
             return self.few.result_band(layout, k, ranks)
         parts = parts_of(layout.size, k, ranks)
         # Sums may be zero, and beside a much larger neighbour a value may be rounded to zero
-        return 0 if self.wire.codec is not None and self.wire.codec.block else 0.9 * min(
-            parts.quota * parts.number, k, layout.size
-        ), k
+        scaled = self.wire.codec is not None and self.wire.codec.block
+        return 0 if scaled else 0.9 * min(parts.quota * parts.number, k, layout.size), k
 
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         """Return the exact size of a rank's messages, the same in every step."""

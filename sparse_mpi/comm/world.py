@@ -206,7 +206,7 @@ class _WorldComm(CountingComm):
         return parts[self.rank], arriving[self.rank].copy()
 
     def _alltoall(self, send: Array) -> Array:
-        call = Call("alltoall", send.dtype, send.shape)  # of MPI's own, which matches no other
+        call = Call("alltoall", send.dtype, send.shape)  # MPI's own call, which matches no other
         parts = self._rendezvous(call, send, lambda sends: np.stack([np.split(x, self.size) for x in sends]))
         return parts[:, self.rank].reshape(send.shape)
 

@@ -60,11 +60,8 @@ class EqualParts:
         """Return the number of entries of all messages to owners whose places lie within the vector."""
         if self.quota <= self.width - RUN:
             return self.number * self.quota
-        turn = self.rounds - 1
-        start = RUN * (
-            turn * self.number + (np.arange(self.number) - int(first_of(np.array(turn), self.number))) % self.number
-        )
-        within = self.width - RUN + (self.size - start).clip(0, RUN)
+        last = self.indices(np.full((self.number, 1), self.width - RUN))[:, 0]  # where each part's last run begins
+        within = self.width - RUN + (self.size - last).clip(0, RUN)
         return int(within.clip(max=self.quota).sum())
 
     def length(self, real: np.dtype) -> int:

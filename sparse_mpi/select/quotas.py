@@ -31,7 +31,7 @@ class PartEntries(NamedTuple):
 
     @property
     def indices(self) -> Array:
-        """Return the indices ``(nnz,)`` in the vector, in the order of parts."""
+        """Return the indices in the vector, in the order of parts; places behind its end have none."""
         places, _ = self.parts.opened(self.rows, self.real)
         found = self.parts.indices(places.reshape(self.parts.number, -1)).reshape(-1)
         return found[found < self.parts.size]

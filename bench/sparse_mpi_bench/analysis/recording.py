@@ -87,10 +87,10 @@ class RecordingComm(forwarding.ForwardingComm):
         self, send: Array, counts: Sequence[int] | Counts | None = None, expected: Sequence[int] | Counts | None = None
     ) -> tuple[Array, Counts]:
         before = self._begin()
-        received, name = self._comm.alltoallv(send, counts, expected), "alltoallv"
-        if counts is None:  # MPI's own
-            counts = expected = received[1]
-            name = "alltoall"
+        received = self._comm.alltoallv(send, counts, expected)
+        name = "alltoallv"
+        if counts is None:  # MPI's own call
+            name, counts, expected = "alltoall", received[1], received[1]
         sizes = (np.asarray(counts, np.int64) * row_bytes(send)).tolist()
         to = {
             member: size

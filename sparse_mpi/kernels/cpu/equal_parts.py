@@ -30,6 +30,7 @@ from sparse_mpi.kernels.parts import EqualParts
 LEAST, MOST = 8, 2  # thresholds lie 2^-8 to 2^-2 octaves below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
 SHIFT = LANES.bit_length() - 1  # places over the places of a run
+NARROW, WIDE = np.empty(0, np.uint16), np.empty(0, np.uint32)  # types of places
 MISPLACED = "its places do not ascend, or are beyond its part"
 
 
@@ -153,7 +154,7 @@ def _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, sh
             _gather_part(x, part, number, line)
             count, again = candidates(line, bits_of(line).dtype.type(1), quota, own, of_own), again + 1
         row, at = messages[part // each], part % each
-        largest = _values_in(row, each, at, x, quota)
+        largest = _of_part(row, each, at, x, quota)
         kth = _taken(own, of_own, count, limits[part] + margin, chosen, largest)
         _write_places(row, each, at, x.itemsize, chosen, short)
         thresholds[part] = max(kth - margin, 1)
@@ -163,20 +164,20 @@ def _keep_quotas(x, limits, places, values, counts, thresholds, width, quota, sh
 
 
 @compiled
-def _values_in(message, parts, part, like, quota):
-    """Return a view of a part's values in a ``message`` of so many ``parts``, of the type of ``like``."""
-    return message[: like.itemsize * parts * quota].view(like.dtype)[part * quota : (part + 1) * quota]
+def _of_part(section, parts, part, like, quota):
+    """Return a view of a part's numbers, of the type of ``like``, in a section of a message of so many ``parts``."""
+    return section[: like.itemsize * parts * quota].view(like.dtype)[part * quota : (part + 1) * quota]
 
 
 @compiled
 def _write_places(message, parts, part, itemsize, chosen, short):
-    first, count = itemsize * parts * chosen.size, parts * chosen.size
+    section = message[itemsize * parts * chosen.size :]
     if short:
-        places = message[first : first + 2 * count].view(np.uint16)[part * chosen.size : (part + 1) * chosen.size]
+        narrow = _of_part(section, parts, part, NARROW, chosen.size)
         for i in range(chosen.size):
-            places[i] = chosen[i]
+            narrow[i] = chosen[i]
     else:
-        wide = message[first : first + 4 * count].view(np.uint32)[part * chosen.size : (part + 1) * chosen.size]
+        wide = _of_part(section, parts, part, WIDE, chosen.size)
         for i in range(chosen.size):
             wide[i] = chosen[i]
 
@@ -184,13 +185,13 @@ def _write_places(message, parts, part, itemsize, chosen, short):
 @compiled
 def _read_places(message, parts, part, itemsize, chosen, short, width):
     """Write a part's places to ``chosen``; return True if they ascend from 0 to below ``width``."""
-    first, count, ascend = itemsize * parts * chosen.size, parts * chosen.size, True
+    section, ascend = message[itemsize * parts * chosen.size :], True
     if short:
-        places = message[first : first + 2 * count].view(np.uint16)[part * chosen.size : (part + 1) * chosen.size]
+        narrow = _of_part(section, parts, part, NARROW, chosen.size)
         for i in range(chosen.size):
-            chosen[i] = places[i]
+            chosen[i] = narrow[i]
     else:
-        wide = message[first : first + 4 * count].view(np.uint32)[part * chosen.size : (part + 1) * chosen.size]
+        wide = _of_part(section, parts, part, WIDE, chosen.size)
         for i in range(chosen.size):
             chosen[i] = np.int32(wide[i])
     for i in range(1, chosen.size):
@@ -259,7 +260,7 @@ def _add_parts(messages, parts, quota, words, short, like, thresholds, message):
             count += ones(flags[word])
         sums[:count] = 0
         for rank in range(ranks):
-            own, values = places[rank], _values_in(messages[rank], parts, part, like, quota)
+            own, values = places[rank], _of_part(messages[rank], parts, part, like, quota)
             for i in range(quota):
                 word, bit = np.uint64(own[i] >> SHIFT), one << np.uint64(own[i] & (LANES - 1))
                 at = np.uint64(before[word] + ones(flags[word] & (bit - one)))
@@ -274,7 +275,7 @@ def _add_parts(messages, parts, quota, words, short, like, thresholds, message):
                 found[nonzero], sums[nonzero] = found[i], sums[i]
                 nonzero += sums[i] != 0
             count = nonzero
-        chosen, largest = places[0], _values_in(message[0], parts, part, like, quota)
+        chosen, largest = places[0], _of_part(message[0], parts, part, like, quota)
         thresholds[part] = _taken(found, sums, count, thresholds[part], chosen, largest)
         _write_places(message[0], parts, part, like.itemsize, chosen, short)
     return -1
@@ -310,7 +311,7 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
         of_part, message = places[part], messages[part // each]
         if not _read_places(message, each, part % each, sent.itemsize, of_part, short, width):
             return -1 - part
-        values = _values_in(message, each, part % each, sent, quota)
+        values = _of_part(message, each, part % each, sent, quota)
         for i in range(quota):
             turn = np.uint64(of_part[i]) >> np.uint64(SHIFT)
             starts[two * turn + np.uint64(part < leading[turn]) + one] += values[i] != 0
@@ -319,7 +320,7 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
     for part in range(number):
         of_part, message, mine = places[part], messages[part // each], own[part // each]
         at = part % each
-        values, terms = _values_in(message, each, at, sent, quota), _values_in(mine, each, at, sent, quota)
+        values, terms = _of_part(message, each, at, sent, quota), _of_part(mine, each, at, sent, quota)
         _read_places(mine, each, at, sent.itemsize, chosen, short, width)
         for i in range(quota):
             line[chosen[i]] = terms[i]
