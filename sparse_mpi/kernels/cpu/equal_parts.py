@@ -300,10 +300,11 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
     """Write nonzero values by index, and this rank's at the same places; return their number, or -1 less a bad part.
 
     A round begins with the part that leads it: parts from there on come before the others. Both halves of all rounds
-    are counted first, which tells where each begins in the result. Unsigned numbers save checks of each place.
+    are counted first, which tells where each begins in the result. A place's last entry among this rank's has a number
+    below ``start`` if it is of an earlier part. Unsigned numbers save checks of each place.
     """
     each, one, two, width = number // len(messages), np.uint64(1), np.uint64(2), rounds * LANES
-    places, chosen, line = np.empty((number, quota), np.int32), np.empty(quota, np.int32), np.zeros(width, sent.dtype)
+    places, chosen, last = np.empty((number, quota), np.int32), np.empty(quota, np.int32), np.full(width, -1, np.int32)
     leading, starts = np.empty(rounds, np.int64), np.zeros(2 * rounds + 1, np.int64)
     for turn in range(rounds):
         leading[turn] = first_of(turn, number)
@@ -322,9 +323,10 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
         at = part % each
         values, terms = _of_part(message, each, at, sent, quota), _of_part(mine, each, at, sent, quota)
         _read_places(mine, each, at, sent.itemsize, chosen, short, width)
+        start = part * quota
         for i in range(quota):
-            line[chosen[i]] = terms[i]
-        lacking = part * quota - first  # where ``owed`` has this part
+            last[chosen[i]] = start + i
+        lacking = start - first  # where ``owed`` has this part
         owes = 0 <= lacking < owed.size
         for i in range(quota):
             place = np.uint64(of_part[i])
@@ -333,12 +335,13 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
             run = turn * np.uint64(number) + np.uint64(part - leading[turn] + behind * number)
             index = run * np.uint64(LANES) + (place & np.uint64(LANES - 1))
             to = np.uint64(starts[two * turn + np.uint64(behind)])
+            own_number = last[place] - start
+            term = terms[max(own_number, 0)]
             if values[i] != 0:
                 if index >= size:
                     return -1 - part
                 indices[to], total[to] = index, values[i]
-                sent[to] = line[place] - owed[lacking + i] if owes else line[place]
+                term = term if own_number >= 0 else terms.dtype.type(0)
+                sent[to] = term - owed[lacking + i] if owes else term
                 starts[two * turn + np.uint64(behind)] = to + one
-        for i in range(quota):
-            line[chosen[i]] = 0
     return starts[2 * rounds - 1]
