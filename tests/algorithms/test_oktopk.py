@@ -42,21 +42,25 @@ def test_no_rank_receives_far_more_than_others(kind, size):
     assert received.max() <= 1.5 * received.mean()
 
 
+def stepped(comm, n, k, steps, change):
+    """Yield a reducer, its state before, and the total of each step of gradients that ``change`` changes in place."""
+    reducer = SparseAllreduce(n, k=k, comm=comm, algorithm="oktopk")
+    for step in range(steps):
+        g = np.random.default_rng([step, comm.rank]).standard_normal(n).astype(np.float32)
+        change(g, step, comm.rank)
+        yield reducer, reducer.engine.exchange.state, reducer.step(g)
+
+
 def test_regions_are_redrawn_when_one_rank_receives_too_much():
     """Even if its results are as many as those of others, because what it receives cancels out."""
-    size, n, k = 8, 64_000, 640
+
+    def change(g, step, rank):
+        g[5000:5500] = (step >= 3) * (10 if rank % 2 else -10)
 
     def body(comm):
-        reducer = SparseAllreduce(n, k=k, comm=comm, algorithm="oktopk")
-        received = []
-        for step in range(8):
-            g = np.random.default_rng([step, comm.rank]).standard_normal(n).astype(np.float32)
-            g[5000:5500] = (step >= 3) * (10 if comm.rank % 2 else -10)
-            reducer.step(g)
-            received.append(reducer.report.traffic.received)
-        return received
+        return [reducer.report.traffic.received for reducer, _, _ in stepped(comm, 64_000, 640, 8, change)]
 
-    received = np.array(World(size).run(body))
+    received = np.array(World(8).run(body))
     busiest = received.max(axis=0) / received.mean(axis=0)
     assert busiest[3] > 2 and (busiest[4:] < 1.5).all()
 
@@ -67,19 +71,16 @@ def test_unbalanced_results_move_and_regions_follow(ranks):
 
     No boundaries are drawn for that, which would take 3 + 16 samples of 4 bytes for each other rank.
     """
-    n, k = 4000, 256
+    k = 256
+
+    def change(g, step, rank):
+        g[slice(0, 1000) if step < 3 else slice(3000, 4000)] *= 1000
 
     def body(comm):
-        reducer = SparseAllreduce(n, k=k, comm=comm, algorithm="oktopk")
         seen = []
-        for step in range(6):
-            g = np.random.default_rng([step, comm.rank]).standard_normal(n).astype(np.float32)
-            layer = slice(0, 1000) if step < 3 else slice(3000, 4000)
-            g[layer] *= 1000
-            boundaries = reducer.engine.exchange.state.boundaries
-            total = reducer.step(g)
+        for reducer, before, total in stepped(comm, 4000, k, 6, change):
             state = reducer.engine.exchange.state
-            seen.append((np.histogram(total.indices, boundaries)[0].max(), state.stale, state.age))
+            seen.append((np.histogram(total.indices, before.boundaries)[0].max(), state.stale, state.age))
         return seen
 
     for seen in ranks.run(body):

@@ -112,18 +112,12 @@ def test_the_first_values_have_the_type(kind):
         with pytest.raises(TypeError, match="as in the first round, got float64; convert them by astype"):
             request.start(np.ones(2))
             request.wait()
-
-    World(3).run(body)
-
-
-def test_an_operation_that_the_first_values_do_not_have():
-    def body(comm):
         request = collectives.allreduce_init(np.array([1, 2]), op="and", comm=comm)
         with pytest.raises(TypeError, match="op must combine values of float64"):
             request.start(np.ones(2))
             request.wait()
 
-    World(2).run(body)
+    World(3).run(body)
 
 
 def test_after_the_first_round_agreement_may_be_spared():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import defaultdict
+from threading import get_ident
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +17,7 @@ from sparse_mpi.comm.job import nccl_watchdog
 from sparse_mpi.comm.job.watchdog import WatchdogThread
 from sparse_mpi.comm.nccl import NcclComm
 
-from ..fakes import fake_cuda, fake_nccl
+from ..fakes import fake_array, fake_cuda, fake_nccl
 from ..fakes.fake_device import NOT_READY
 from ..kernels.test_gpu import device_count
 from .laws import assert_as_in_a_world, assert_reduced_to_its_ends, assert_rows_of_another_size_are_refused
@@ -133,20 +135,32 @@ def test_where_no_identifier_is_made_all_raise(ranks, nccl):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("algorithm", "waits", "launches"), [("elect", 3, 36), ("oktopk", 5, 14), ("quota", 0, 5)])
 def test_a_step_waits_only_for_what_the_host_must_know(ranks, device, algorithm, waits, launches, monkeypatch):
+    """The steps of `quota`, of whatever scale, have the same launches, arguments and arrays, which a pool keeps."""
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     fake_cuda.install_kernels(monkeypatch)
+    launch, allocate, done = fake_cuda.Kernel.__call__, fake_array.allocate, defaultdict(list)
+
+    def noted_launch(kernel, grid, block, arguments, **options):
+        done[get_ident()].append((kernel, grid, block, [one.shape or one for one in arguments], options))
+        launch(kernel, grid, block, arguments, **options)
+
+    monkeypatch.setattr(fake_cuda.Kernel, "__call__", noted_launch)
+    monkeypatch.setattr(fake_array, "allocate", lambda a: done[get_ident()].append(a.shape) or allocate(a))
 
     def body(comm):
-        reducer, spent = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm), []
+        reducer, spent, steps = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm), [], []
+        mine, grows = done[get_ident()], 10 if algorithm == "quota" else 1
         for step in range(6):
             drawn = np.random.default_rng([comm.rank, step]).standard_normal(LAYOUT.size).astype(np.float32)
-            gradient = sys.modules["cupy"].asarray(drawn)
-            device.synchronised.clear()
-            device.copies.clear()
+            gradient = sys.modules["cupy"].asarray(drawn * grows**step)
+            for log in (device.synchronised, device.copies, mine):
+                log.clear()
             before = device.launched
             reducer.step(gradient)
             spent.append((len(device.synchronised), device.launched - before, len(device.copies)))
+            steps.append(list(mine))
+        assert algorithm != "quota" or (steps[1] and all(step == steps[1] for step in steps[2:]))
         return min(spent)
 
     found = np.max(ranks.run(body, wrap=lambda comm: comm), axis=0)

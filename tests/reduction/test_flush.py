@@ -51,17 +51,6 @@ def test_a_flush_waits_for_steps_under_way_and_comes_in_the_library_that_is_aske
     World(3).run(body)
 
 
-@pytest.mark.ranks(least=2)
-@pytest.mark.under_mpi(3)
-def test_a_flush_on_one_rank_alone_raises_on_every_rank(ranks):
-    def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm)
-        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
-            reducer.flush() if comm.rank == 0 else reducer.step(quarters(comm.rank, 0))
-
-    ranks.run(body)
-
-
 def test_what_is_not_finite_leaves_the_residual_and_shows():
     def body(comm):
         reducer = SparseAllreduce(N, k=1, comm=comm, nonfinite="raise")

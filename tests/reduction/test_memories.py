@@ -42,13 +42,15 @@ def test_k_may_change_from_step_to_step(ranks, variant, kind):
 
 @pytest.mark.ranks(least=2)
 @pytest.mark.under_mpi(3)
-def test_another_k_on_one_rank_raises_on_every_rank(ranks):
+def test_another_k_or_a_flush_on_one_rank_raises_on_every_rank(ranks):
     def body(comm):
         reducer = SparseAllreduce(N, k=K, comm=comm)
         with pytest.raises(ValueError, match=r"(?s)all ranks must call with the same arguments, but.*k=6"):
             reducer.step(gradient(comm.rank, 0, N), k=5 + (comm.rank == 0))
         with pytest.raises(ValueError, match="give k or density, not both" if comm.rank == 0 else "rank 0: ValueError"):
             reducer.step(gradient(comm.rank, 0, N), k=5, density=0.1 if comm.rank == 0 else None)
+        with pytest.raises(ValueError, match="all ranks must call with the same arguments"):
+            reducer.flush() if comm.rank == 0 else reducer.step(gradient(comm.rank, 0, N))
 
     ranks.run(body)
 
