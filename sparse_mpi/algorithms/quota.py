@@ -164,7 +164,8 @@ class Quota(Algorithm):
         leaving = sums
         if coded is not None:
             (leaving,), _, exact, arriving = coded.write(sums[None])
-            owed = (exact - arriving)[0]
+            with np.errstate(invalid="ignore"):  # of Inf, which leaves the residual whole
+                owed = (exact - arriving)[0]
         everything = comm.allgather(leaving)
         everything = everything if coded is None else coded.read(everything)
         indices, total, sent = passes.from_parts(everything, parts, messages, owed, comm.rank, real)

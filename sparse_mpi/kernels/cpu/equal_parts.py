@@ -13,7 +13,7 @@ from sparse_mpi.arrays import Array, bits_type, index_dtype
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.kernels.cpu.first_use import compiled
-from sparse_mpi.kernels.cpu.lanes import LANES, added, ones, prefetch_lanes, reached
+from sparse_mpi.kernels.cpu.lanes import LANES, added, ones, prefetch, prefetch_lanes, reached
 from sparse_mpi.kernels.cpu.packing import first_of, read_only
 from sparse_mpi.kernels.cpu.pairs import CANDIDATES, candidates, keep_of_few
 from sparse_mpi.kernels.cpu.passes import (
@@ -30,6 +30,7 @@ from sparse_mpi.kernels.parts import EqualParts
 LEAST, MOST = 8, 2  # thresholds lie 2^-8 to 2^-2 octaves below the q-th magnitudes of the step before
 AGAIN = 1 / 32  # the share of parts that may be looked at again
 SHIFT = LANES.bit_length() - 1  # places over the places of a run
+AHEAD = 16  # entries, a cache line or two, between the one that is written and the one whose line is fetched
 NARROW, WIDE = np.empty(0, np.uint16), np.empty(0, np.uint32)  # types of places
 MISPLACED = "its places do not ascend, or are beyond its part"
 
@@ -106,6 +107,8 @@ def _candidates_of_parts(x, more, join, scratch, first, limits, quota, places, v
                 row = slice(part * room, count)
                 limits[part] = _keep(places[row], values[row], quota, limits[part])
                 count = part * room + quota
+            prefetch(places, count + AHEAD)
+            prefetch(values, count + AHEAD)
             counts[part] = count
             part, turn, left = _following(part, turn, left, number)
     for i in range(number):
@@ -303,13 +306,14 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
     are counted first, which tells where each begins in the result. A place's last entry among this rank's has a number
     below ``start`` if it is of an earlier part. Unsigned numbers save checks of each place.
     """
-    each, one, two, width = number // len(messages), np.uint64(1), np.uint64(2), rounds * LANES
-    places, chosen, last = np.empty((number, quota), np.int32), np.empty(quota, np.int32), np.full(width, -1, np.int32)
+    each, one, two, ahead = number // len(messages), np.uint64(1), np.uint64(2), np.uint64(AHEAD)
+    width = rounds * LANES
+    of_part, chosen, last = np.empty(quota, np.int32), np.empty(quota, np.int32), np.full(width, -1, np.int32)
     leading, starts = np.empty(rounds, np.int64), np.zeros(2 * rounds + 1, np.int64)
     for turn in range(rounds):
         leading[turn] = first_of(turn, number)
     for part in range(number):
-        of_part, message = places[part], messages[part // each]
+        message = messages[part // each]
         if not _read_places(message, each, part % each, sent.itemsize, of_part, short, width):
             return -1 - part
         values = _of_part(message, each, part % each, sent, quota)
@@ -319,10 +323,11 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
     for half in range(2 * rounds):
         starts[half + 1] += starts[half]
     for part in range(number):
-        of_part, message, mine = places[part], messages[part // each], own[part // each]
+        message, mine = messages[part // each], own[part // each]
         at = part % each
         values, terms = _of_part(message, each, at, sent, quota), _of_part(mine, each, at, sent, quota)
         _read_places(mine, each, at, sent.itemsize, chosen, short, width)
+        _read_places(message, each, at, sent.itemsize, of_part, short, width)
         start = part * quota
         for i in range(quota):
             last[chosen[i]] = start + i
@@ -344,4 +349,7 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
                 term = term if own_number >= 0 else terms.dtype.type(0)
                 sent[to] = term - owed[lacking + i] if owes else term
                 starts[two * turn + np.uint64(behind)] = to + one
+                prefetch(indices, to + ahead)
+                prefetch(total, to + ahead)
+                prefetch(sent, to + ahead)
     return starts[2 * rounds - 1]
