@@ -15,7 +15,7 @@ WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags i
 FEW, RUNS = 1 << 10, 1 << 10  # pairs that are sorted; ascending runs beyond which pairs are sorted, too
 FLAGGED = 1 << 3  # entries of the vector for each pair from which on places are counted by flags
 DENSE = 1 << 7  # entries of the vector for each pair and each time more that all are merged two by two, for a window
-ONE = np.uint64(1)
+ONE, SIX, LOW = np.uint64(1), np.uint64(6), np.uint64(63)
 
 
 def merge(
@@ -67,11 +67,11 @@ def _far(pairs: int, runs: int, size: int) -> bool:
 def _two_by_two(runs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Merge neighbouring runs, two by two, until one is left.
 
-    Integers of equal indices are added at once; other pairs of one index stay side by side, in the order of their runs,
-    and are added up in the end.
+    Two runs, and integers, are added at once where indices are equal; other pairs of one index stay side by side, in
+    the order of their runs, and are added up in the end.
     """
     indices, values = runs[0]
-    merge_two: Callable[..., int] = _two_added if values.dtype.kind in "iu" else _two_kept
+    merge_two: Callable[..., int] = _two_added if len(runs) == 2 or values.dtype.kind in "iu" else _two_kept
     rooms: list[tuple[Array, Array]] = []  # room for merged runs, used in turns
     while len(runs) > 1 or not rooms:
         pairs = sum(part.size for part, _ in runs)
@@ -116,13 +116,13 @@ def _runs(indices, starts):
 
 @compiled
 def _two_added(left, left_values, right, right_values, to, to_values):
-    i, j, count, number = np.uint64(0), np.uint64(0), np.uint64(0), to_values.dtype.type
+    i, j, count, nothing = np.uint64(0), np.uint64(0), np.uint64(0), to_values.dtype.type(-0.0)
     # Without a branch that depends on indices: which comes next cannot be predicted.
     while i < left.size and j < right.size:
-        a, b = left[i], right[j]
+        a, b, x, y = left[i], right[j], left_values[i], right_values[j]
         first, second = a <= b, b <= a
         to[count] = min(a, b)
-        to_values[count] = left_values[i] * number(first) + right_values[j] * number(second)
+        to_values[count] = (x if first else nothing) + (y if second else nothing)
         i += np.uint64(first)
         j += np.uint64(second)
         count += np.uint64(1)
@@ -215,8 +215,8 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
         for run in range(heads.size):
             i = heads[run]
             while i < ends[run] and indices[i] - base < WINDOW:
-                at = indices[i] - base
-                flags[at >> 6] |= ONE << np.uint64(at & 63)
+                at = np.uint64(indices[i] - base)
+                flags[at >> SIX] |= ONE << (at & LOW)
                 i += 1
             stops[run] = i
         first = count
@@ -227,9 +227,9 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
         merged_values[first:count] = -0.0
         for run in range(heads.size):
             for i in range(heads[run], stops[run]):
-                at = indices[i] - base
-                lower = (ONE << np.uint64(at & 63)) - ONE
-                place = before[at >> 6] + ones(flags[at >> 6] & lower)
+                at = np.uint64(indices[i] - base)
+                lower = (ONE << (at & LOW)) - ONE
+                place = np.uint64(before[at >> SIX] + ones(flags[at >> SIX] & lower))
                 merged_indices[place] = indices[i]
                 merged_values[place] += values[i]
             heads[run] = stops[run]
