@@ -164,7 +164,7 @@ class Quota(Algorithm):
         leaving = sums
         if coded is not None:
             (leaving,), _, exact, arriving = coded.write(sums[None])
-            with np.errstate(invalid="ignore"):  # of Inf, which leaves the residual whole
+            with np.errstate(invalid="ignore"):  # Inf - Inf is NaN, for which the residual becomes 0
                 owed = (exact - arriving)[0]
         everything = comm.allgather(leaving)
         everything = everything if coded is None else coded.read(everything)

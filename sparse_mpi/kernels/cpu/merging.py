@@ -15,7 +15,7 @@ WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags i
 FEW, RUNS = 1 << 10, 1 << 10  # pairs that are sorted; ascending runs beyond which pairs are sorted, too
 FLAGGED = 1 << 3  # entries of the vector for each pair from which on places are counted by flags
 DENSE = 1 << 7  # entries of the vector for each pair and each time more that all are merged two by two, for a window
-ONE, SIX, LOW = np.uint64(1), np.uint64(6), np.uint64(63)
+ONE, SHIFT, LOW = np.uint64(1), np.uint64(6), np.uint64(63)  # of words with a bit for each place
 
 
 def merge(
@@ -172,18 +172,18 @@ def _merge_dense(indices, values, heads, low, size, window, flags, merged_indice
     """Merge runs that start at ``heads``; return the number of distinct indices.
 
     ``heads`` moves on to each run's first pair not added yet. ``flags`` marks the entries of the window that were added
-    to, a bit each.
+    to, a bit each. Places are compared unsigned: nothing outside of the window is written, whatever the indices.
     """
-    count = 0
+    count, wide = 0, np.uint64(WINDOW)
     ends = np.append(heads[1:], indices.size)
     for base in low + np.arange(0, size, WINDOW):
         # Add the pairs of all runs that lie in the window, run after run.
         for run in range(heads.size):
             i = heads[run]
-            while i < ends[run] and indices[i] - base < WINDOW:
-                at = indices[i] - base
+            while i < ends[run] and np.uint64(indices[i] - base) < wide:
+                at = np.uint64(indices[i] - base)
                 window[at] += values[i]
-                flags[at >> 6] |= ONE << np.uint64(at & 63)
+                flags[at >> SHIFT] |= ONE << (at & LOW)
                 i += 1
             heads[run] = i
         # Read out the entries that were added to, and clear the window.
@@ -206,7 +206,7 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
 
     ``flags`` has one bit for each index of the window, ``before`` the place of each word's first sum.
     """
-    count = 0
+    count, wide = 0, np.uint64(WINDOW)
     ends = np.append(heads[1:], indices.size)
     stops = heads.copy()
     for base in low + np.arange(0, size, WINDOW):
@@ -214,9 +214,9 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
         flags[:] = 0
         for run in range(heads.size):
             i = heads[run]
-            while i < ends[run] and indices[i] - base < WINDOW:
+            while i < ends[run] and np.uint64(indices[i] - base) < wide:
                 at = np.uint64(indices[i] - base)
-                flags[at >> SIX] |= ONE << (at & LOW)
+                flags[at >> SHIFT] |= ONE << (at & LOW)
                 i += 1
             stops[run] = i
         first = count
@@ -229,7 +229,7 @@ def _merge_flagged(indices, values, heads, low, size, flags, before, merged_indi
             for i in range(heads[run], stops[run]):
                 at = np.uint64(indices[i] - base)
                 lower = (ONE << (at & LOW)) - ONE
-                place = np.uint64(before[at >> SIX] + ones(flags[at >> SIX] & lower))
+                place = np.uint64(before[at >> SHIFT] + ones(flags[at >> SHIFT] & lower))
                 merged_indices[place] = indices[i]
                 merged_values[place] += values[i]
             heads[run] = stops[run]
