@@ -289,7 +289,7 @@ class Kernels(Protocol):
         """
 
     def merge_runs(self, runs: Sequence[tuple[Array, Array]], size: int, low: int = 0) -> tuple[Array, Array]:
-        """`merge` one or more ``runs`` of ascending indices and their values."""
+        """`merge` one or more ``runs`` of strictly ascending indices and their values."""
 
     def truncate(self, indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array]:
         """Return the k >= 1 pairs of largest magnitude, or all if there are fewer.

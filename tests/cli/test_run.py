@@ -86,7 +86,8 @@ def program(tmp_path):
 
 def until_up(job: subprocess.Popen[str], ranks: int, *words: str) -> None:
     wanted = sorted(["rank", *words] * ranks)  # lines of ranks come in any order
-    assert sorted(job.stdout.readline().split()[0] for _ in wanted) == wanted
+    lines = [job.stdout.readline() for _ in wanted]
+    assert sorted(line.split(" ")[0].strip() for line in lines) == wanted, lines
 
 
 @pytest.mark.thin(0, what=(EXITS, DIES))

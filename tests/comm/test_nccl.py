@@ -135,18 +135,19 @@ def test_where_no_identifier_is_made_all_raise(ranks, nccl):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(("algorithm", "waits", "launches"), [("elect", 3, 36), ("oktopk", 5, 14), ("quota", 0, 5)])
 def test_a_step_waits_only_for_what_the_host_must_know(ranks, device, algorithm, waits, launches, monkeypatch):
-    """The steps of `quota`, of whatever scale, have the same launches, arguments and arrays, which a pool keeps."""
+    """The steps of `quota`, of whatever scale, have the same launches, numbers, and arrays of the same forms."""
     if fake_cuda.COMPILER is None:
         pytest.skip("emulating CUDA needs g++")
     fake_cuda.install_kernels(monkeypatch)
     launch, allocate, done = fake_cuda.Kernel.__call__, fake_array.allocate, defaultdict(list)
 
     def noted_launch(kernel, grid, block, arguments, **options):
-        done[get_ident()].append((kernel, grid, block, [one.shape or one for one in arguments], options))
+        forms = [(one.shape, one.dtype) if one.shape else one for one in arguments]
+        done[get_ident()].append((kernel, grid, block, forms, options))
         launch(kernel, grid, block, arguments, **options)
 
     monkeypatch.setattr(fake_cuda.Kernel, "__call__", noted_launch)
-    monkeypatch.setattr(fake_array, "allocate", lambda a: done[get_ident()].append(a.shape) or allocate(a))
+    monkeypatch.setattr(fake_array, "allocate", lambda a: done[get_ident()].append((a.shape, a.dtype)) or allocate(a))
 
     def body(comm):
         reducer, spent, steps = SparseAllreduce(LAYOUT, k=K, comm=comm, algorithm=algorithm), [], []

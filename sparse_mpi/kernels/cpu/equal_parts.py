@@ -308,7 +308,7 @@ def _from_parts(messages, own, owed, first, size, number, quota, rounds, short, 
     """
     each, one, two, ahead = number // len(messages), np.uint64(1), np.uint64(2), np.uint64(AHEAD)
     width = rounds * LANES
-    of_part, chosen, last = np.empty(quota, np.int32), np.empty(quota, np.int32), np.full(width, -1, np.int32)
+    of_part, chosen, last = np.empty(quota, np.int32), np.empty(quota, np.int32), np.full(width, -1, indices.dtype)
     leading, starts = np.empty(rounds, np.int64), np.zeros(2 * rounds + 1, np.int64)
     for turn in range(rounds):
         leading[turn] = first_of(turn, number)

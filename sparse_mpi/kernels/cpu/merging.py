@@ -172,7 +172,7 @@ def _merge_dense(indices, values, heads, low, size, window, flags, merged_indice
     """Merge runs that start at ``heads``; return the number of distinct indices.
 
     ``heads`` moves on to each run's first pair not added yet. ``flags`` marks the entries of the window that were added
-    to, a bit each. Places are compared unsigned: nothing outside of the window is written, whatever the indices.
+    to, a bit each. Places are compared unsigned: a run ends at an index out of range, and nothing outside is written.
     """
     count, wide = 0, np.uint64(WINDOW)
     ends = np.append(heads[1:], indices.size)
