@@ -15,7 +15,7 @@ WINDOW = 1 << 16  # entries of the dense vector summed at once: with its flags i
 FEW, RUNS = 1 << 10, 1 << 10  # pairs that are sorted; ascending runs beyond which pairs are sorted, too
 FLAGGED = 1 << 3  # entries of the vector for each pair from which on places are counted by flags
 DENSE = 1 << 7  # entries of the vector for each pair and each time more that all are merged two by two, for a window
-ONE, SHIFT, LOW = np.uint64(1), np.uint64(6), np.uint64(63)  # of words with a bit for each place
+ONE, SHIFT, LOW = np.uint64(1), np.uint64(6), np.uint64(63)  # places of bits in words of 64
 
 
 def merge(
