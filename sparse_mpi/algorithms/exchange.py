@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import zip_longest
 from math import ceil, sqrt
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,29 +27,24 @@ from sparse_mpi.sparse import (
     subtract,
 )
 from sparse_mpi.wire import Coo, Packed, SizeBound, Wire
-from sparse_mpi.wire.packed import Ballots, Complete, KnownCounts, Paired, cut_messages
+from sparse_mpi.wire.packed import KnownCounts, cut_messages
 
 T = TypeVar("T")
 MOVED = KnownCounts()  # the format of results that move, of which every rank knows how many come from where
-WireFormat: TypeAlias = Wire | Paired | Ballots  # an exchange needs `pack`, `unpack` and `lossless`
 
 
-def exchange(
-    packed: Packed, region: np.ndarray, wire: WireFormat, comm: Comm
-) -> tuple[SparseVector, np.ndarray | None]:
+def exchange(packed: Packed, region: np.ndarray, wire: Wire, comm: Comm) -> tuple[SparseVector, np.ndarray | None]:
     """Send each rank its message; return the entries of all ranks in rank order, and `run_lengths`."""
     messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
     return unpack(messages, lengths, region, wire, packed.vector), run_lengths(lengths, wire)
 
 
-def run_lengths(lengths: np.ndarray, wire: WireFormat) -> np.ndarray | None:
+def run_lengths(lengths: np.ndarray, wire: Wire) -> np.ndarray | None:
     """Return the numbers of entries in messages of ``lengths`` ``(m,)``; None if only contents tell."""
     return lengths if isinstance(wire, Coo) else None
 
 
-def unpack(
-    messages: Array, lengths: np.ndarray, region: np.ndarray, wire: WireFormat, like: SparseVector
-) -> SparseVector:
+def unpack(messages: Array, lengths: np.ndarray, region: np.ndarray, wire: Wire, like: SparseVector) -> SparseVector:
     """Return the entries, with indices in ``region``, of messages of ``lengths``; values have ``like``'s dtype."""
     return wire.unpack(messages, lengths, region[None].repeat(len(lengths), axis=0), like.size, like.values.dtype)
 
@@ -197,19 +192,6 @@ def _overlap(start: Any, stop: Any, other_start: Any, other_stop: Any) -> np.nda
     return np.maximum(np.minimum(stop, other_stop) - np.maximum(start, other_start), 0)
 
 
-def split_reduce(
-    selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
-) -> tuple[SparseVector, SparseVector, int]:
-    """Split and reduce: send each part of a selection to its region's owner, which adds parts up.
-
-    See `split` for the arguments. Return the sum of all selections in this rank's region, this rank's contribution to
-    all regions' sums, and the number of entries it added up. One stage takes P - 1 messages a rank and sends each entry
-    once; several take fewer messages, but forward entries, added up on the way.
-    """
-    came = split(selected, None, boundaries, radix, wire, comm)
-    return _added_up(came, boundaries[comm.rank : comm.rank + 2], wire), came.contributed, came.added
-
-
 class _SplitResult(NamedTuple):
     """Messages of a `split`'s last stage, and totals of all stages."""
 
@@ -219,14 +201,14 @@ class _SplitResult(NamedTuple):
     added: int  # entries that there were to add up, in all stages
 
 
-def split(
-    selected: SparseVector, counts: Any, boundaries: np.ndarray, radix: int | None, wire: WireFormat, comm: Comm
-) -> _SplitResult:
+def split(selected: SparseVector, boundaries: np.ndarray, radix: int | None, wire: Wire, comm: Comm) -> _SplitResult:
     """Send each part of a selection to its region's owner; the last stage's messages are not added up.
+
+    One stage takes P - 1 messages a rank and sends each entry once; several take fewer messages, but forward entries,
+    added up on the way.
 
     Args:
         selected: this rank's selection.
-        counts: ``(P,)`` int64, its entries in each region, if known.
         boundaries: ``(P + 1,)`` int64, region q is ``[boundaries[q], boundaries[q + 1])`` and owned by rank q.
         radix: groups into which a stage divides the ranks; None: one for each rank, in one stage.
         wire: the message format. Each stage's rounding error stays with the rank that rounds.
@@ -239,23 +221,16 @@ def split(
         groups = divided(first, last, radix)
         single = len(groups) == comm.size + 1  # a group for each rank: all is done in one stage
         if came is not None:
-            partial, counts = _added_up(came, boundaries[[first, last]], wire), None
+            partial = _added_up(came, boundaries[[first, last]], wire)
         edges = boundaries if single else boundaries[groups]
-        if counts is None:
-            parts = split_counts(partial, edges)
-        else:
-            parts = counts if single else np.add.reduceat(counts, groups[:-1])
-        packed = wire.pack(partial, parts, regions_of(edges))
+        packed = wire.pack(partial, split_counts(partial, edges), regions_of(edges))
 
         # Exchange: every group collects the entries of its regions. With a group for each rank it is one all-to-all.
         own = comm.rank if single else int(groups.searchsorted(comm.rank, side="right")) - 1
         first, last = int(groups[own]), int(groups[own + 1])
         region = edges[own : own + 2]
         if single:
-            # Messages that have every index of their region are as long as that of this rank to itself
-            alike = isinstance(wire, (Complete, Paired))
-            expected = np.full(comm.size, packed.lengths[own]) if alike else None
-            messages, lengths = comm.alltoallv(packed.buffer, packed.lengths, expected)
+            messages, lengths = comm.alltoallv(packed.buffer, packed.lengths)
         else:
             messages, lengths = _exchange_groups(packed, groups, own, comm)
         received = unpack(messages, lengths, region, wire, packed.vector)
@@ -270,12 +245,12 @@ def split(
     return came
 
 
-def _added_up(came: _SplitResult, region: np.ndarray, wire: WireFormat) -> SparseVector:
+def _added_up(came: _SplitResult, region: np.ndarray, wire: Wire) -> SparseVector:
     summed = _rows_added(came, region)
     return merge(came.received, run_lengths(came.lengths, wire)) if summed is None else summed
 
 
-def added_up_loosely(came: _SplitResult, region: np.ndarray, wire: WireFormat) -> tuple[SparseVector, Array | None]:
+def added_up_loosely(came: _SplitResult, region: np.ndarray, wire: Wire) -> tuple[SparseVector, Array | None]:
     """Return the sum of messages with the gaps, if any, of `Kernels.merge_loosely`."""
     if (summed := _rows_added(came, region)) is not None:
         return summed, None

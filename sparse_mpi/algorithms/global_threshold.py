@@ -56,7 +56,7 @@ def _bits_end(values: Array) -> int:
 
 
 @lru_cache(maxsize=64)
-def count_type(k: int) -> np.dtype:
+def _count_type(k: int) -> np.dtype:
     """Return the unsigned integer type of a count on the wire; k + 1 stands for any number above k."""
     return np.min_scalar_type(k + 1)
 
@@ -76,7 +76,7 @@ def gather_counts(counts: np.ndarray, k: int, comm: Comm, *piggyback: int) -> tu
     row = [min(count, k + 1) for count in counts.tolist()]
     if piggyback:
         row.append(min(*piggyback, 255))
-    rows = comm.allgather(np.array(row, count_type(k)), control=True).astype(np.int64)
+    rows = comm.allgather(np.array(row, _count_type(k)), control=True).astype(np.int64)
     return rows[:, :m], rows[:, m] if piggyback else np.zeros(len(rows), np.int64)
 
 
@@ -263,7 +263,7 @@ class Counted:
     def bound(self, everything: float, k: int, ranks: int) -> tuple[float, float, int, float]:
         """Return a result's most entries, and the values, messages and control bytes of a rank to find it."""
         searches, nearby = self.most_rounds(k), self._nearby(k, ranks)
-        gathered, summed = count_type(k).itemsize * (ranks - 1), 2 * _sum_type(k, ranks).itemsize
+        gathered, summed = _count_type(k).itemsize * (ranks - 1), 2 * _sum_type(k, ranks).itemsize
         control = 3 * gathered + summed * (self._searched(k) + 1) * searches
         return min(k, everything), 0, (2 + 2 * searches) * rounds(ranks), control + (nearby + 1) * gathered
 
@@ -277,7 +277,7 @@ class Counted:
         return _RankCounts(bracket, high, low - high, piggybacked)
 
     def _nearby(self, k: int, ranks: int) -> int:
-        return 16 if k < SMALL else max(4, min(8, k // ranks // (4 * count_type(k).itemsize)))
+        return 16 if k < SMALL else max(4, min(8, k // ranks // (4 * _count_type(k).itemsize)))
 
     def _searched(self, k: int) -> int:
         return max(8, min(64, k // 16))

@@ -131,7 +131,7 @@ class OkTopk(Algorithm):
             boundaries, age = draw_regions(selected, k, comm), 1
 
         # Split and reduce: each rank gets the sum of all selections in the region that it owns.
-        came = split(selected, None, boundaries, self.radix, self.wire, comm)
+        came = split(selected, boundaries, self.radix, self.wire, comm)
         sums, chosen = added_up_loosely(came, boundaries[comm.rank : comm.rank + 2], self.wire)
 
         # Threshold: about k of all sums reach the global threshold, and they are the result.

@@ -283,17 +283,22 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
     return np.where(contains(indices, sought), values, values.dtype.type(0))
 
 
-def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    indices, values = indices[chosen], values[chosen]
-    width, nonzero = -(-size // ranks), values != 0
-    indices, values = indices[nonzero].astype(index_dtype(width * ranks), copy=False), values[nonzero]
+def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
+    ranks, width = len(quotas), -(-len(x) // len(quotas))
+    with np.errstate(invalid="ignore"):
+        deltas = values - x[indices]
+        worth = np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
+    indices = indices.astype(index_dtype(width * ranks), copy=False)
     rounds = indices // ranks
     owners = indices - rounds * ranks + first_of(rounds, ranks)
     owners -= ranks * (owners >= ranks)
-    numbers = owners * width + rounds
     # Indices ascend, and so do the numbers of each owner.
     order = owners.astype(np.uint16).argsort(kind="stable")
-    return numbers[order], values[order], np.bincount(owners, minlength=ranks)
+    ends = np.bincount(owners, minlength=ranks).cumsum()
+    runs = zip(np.split(order, ends[:-1]), quotas.tolist(), strict=True)
+    kept = [truncate(run, worth[run], quota)[0] if quota else run[:0] for run, quota in runs]
+    chosen, counts = np.concatenate(kept), np.array([len(run) for run in kept], np.int64)
+    return (owners * width + rounds)[chosen], deltas[chosen], counts
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
@@ -309,21 +314,14 @@ def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) ->
     add(x, undeal(numbers, size, ranks), values)
 
 
-def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
-    places = np.arange(len(indices), dtype=np.int32)
-    with np.errstate(invalid="ignore"):
-        deltas = values - x[indices]
-        return places, deltas, np.sqrt(np.abs(deltas)) * np.sqrt(np.abs(values))
-
-
 def count_bytes(widths: np.ndarray) -> np.ndarray:
     """Return the bytes, 1, 2, 4 or 8, of a number below each of ``widths``."""
     return NUMBER_BYTES[NUMBER_LIMITS.searchsorted(widths)]
 
 
-def sizes(entries: Array, regions: Array, unit: int, together: int, code: int, block: int) -> np.ndarray:
+def sizes(entries: Array, regions: Array, counted: bool, together: int, code: int, block: int) -> np.ndarray:
     none = np.zeros(len(entries), np.int64)
-    numbers = count_bytes((regions[:, 1] - regions[:, 0]) // unit) if unit else none
+    numbers = count_bytes(regions[:, 1] - regions[:, 0]) if counted else none
     return np.stack([numbers, -(-entries // together) * code, -(-entries // block) if block else none])
 
 

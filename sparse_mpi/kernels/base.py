@@ -373,33 +373,33 @@ class Kernels(Protocol):
     def from_log4(self, codes: Array, scales: Array, edges: np.ndarray) -> Array:
         """Return the rounded values ``(n,)`` float32 of `to_log4`; what was not finite is Inf."""
 
-    def deal(
-        self, indices: Array, values: Array, chosen: Array, size: int, ranks: int
+    def cast_votes(
+        self, x: Array, indices: Array, values: Array, quotas: np.ndarray
     ) -> tuple[Array, Array, np.ndarray]:
-        """Deal ascending indices out to P < 2^16 ranks, and number them by rank.
+        """Deal candidates out to P < 2^16 ranks, number them by rank, and keep each rank's quota of them.
 
-        Indices at the ascending positions ``chosen`` ``(m,)`` int32 are dealt out unless their value is zero. Each
-        round deals P neighbouring indices, one to each rank, beginning at a rank hashed from the round's number. Rank
-        q's index in round r has the number ``q * ceil(size / P) + r``.
+        Each round deals P neighbouring indices, one to each rank, beginning at a rank hashed from the round's number.
+        Rank q's index in round r has the number ``q * ceil(n / P) + r``. A vote is ``delta = values - x[indices]``;
+        those with the largest ``sqrt(|delta|) * sqrt(|values|)`` are kept, the first of equal ones.
+
+        Args:
+            x: ``(n,)``, sums of earlier votes.
+            indices: ``(m,)``, ascending.
+            values: ``(m,)``, of the dtype of x.
+            quotas: ``(P,)`` int64, on the host.
 
         Returns:
-            The numbers, ascending; their values; and each rank's number of indices, ``(P,)`` int64 on the host.
+            The numbers, ascending; their deltas; and how many each rank has, ``(P,)`` int64 on the host.
         """
 
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
-        """Return the indices ``(m,)`` to which `deal` gives these ascending ``numbers`` ``(m,)``, in their order."""
+        """Return the indices ``(m,)`` to which `cast_votes` gives ascending ``numbers`` ``(m,)``, in their order."""
 
     def add_dealt(self, x: Array, numbers: Array, values: Array, size: int, ranks: int) -> None:
-        """Add ``values`` to ``x`` in place at the indices that `deal` gave these distinct ``numbers`` ``(m,)``."""
-
-    def changes(self, x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
-        """Return position, delta and ``sqrt(|delta|) * sqrt(|value|)`` of each value, ``delta = values - x[indices]``.
-
-        Positions ``(m,)`` are int32.
-        """
+        """Add ``values`` to ``x`` in place at the indices to which `cast_votes` gives distinct ``numbers`` ``(m,)``."""
 
     def to_ballots(self, values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-        """Round votes, float32 and not zero, to a sign and one of 8 magnitudes; see `wire.packed.Ballots`.
+        """Round votes, float32, to a sign and one of 8 magnitudes, or to zero; see `wire.packed`.
 
         Returns:
             Each index times `BALLOTS` plus its code; the smallest magnitude of the codes, ``(m,)`` float32, all alike;
@@ -467,14 +467,14 @@ class HostKernels(Kernels, Protocol):
         """Return the first message that fails `check_indices`, with its arguments; -1: none."""
 
     def sizes(
-        self, entries: np.ndarray, regions: np.ndarray, unit: int, together: int, code: int, block: int
+        self, entries: np.ndarray, regions: np.ndarray, counted: bool, together: int, code: int, block: int
     ) -> np.ndarray:
         """Return ``numbers``, ``codes`` and ``blocks`` of `lay_out` as ``(3, m)`` int64.
 
         Args:
             entries: entries of each message, see `lay_out`.
             regions: regions of the messages, see `lay_out`.
-            unit: indices of a region for each possible entry; 0 if numbers are not sent.
+            counted: True: numbers of entries are sent.
             together: entries that share a code.
             code: bytes of a code.
             block: entries that share a scale; 0 if there are no scales.

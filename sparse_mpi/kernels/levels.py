@@ -17,6 +17,7 @@ HASH = np.uint32(2246822519)  # odd, and unlike the multiplier by which entries 
 SHIFT = 21  # a level is a quarter of an octave, 2^21 in magnitude bits of float32
 LEVEL = 1 << SHIFT
 NOT_FINITE = 7  # the level of NaN and Inf
+NO_VOTE = 15  # the code of zero
 INF_BITS = 0x7F800000
 LARGEST_SHORT = np.uint32(0x7C010000)  # likewise of bfloat16, as bits
 EXPONENTS = 255  # largest exponent of float32, that of Inf and NaN
@@ -177,9 +178,11 @@ def _numbered_blocks(edges: np.ndarray) -> tuple[Array, Array]:
 
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
     bits = magnitude_bits(values)
-    low = lowest(int(bits.sum(dtype=np.int64)), int(bits.min(initial=INF_BITS)), len(bits))
+    there = bits[bits > 0]
+    low = lowest(int(there.sum(dtype=np.int64)), int(there.min(initial=INF_BITS)), len(there))
     levels = np.where(bits < INF_BITS, np.clip((bits - low) >> SHIFT, 0, NOT_FINITE - 1), NOT_FINITE)
-    codes = 2 * levels + (values.view(np.int32) < 0)
+    codes = 2 * levels + ((values.view(np.int32) < 0) & (levels < NOT_FINITE))
+    codes[bits == 0] = NO_VOTE
     coded = indices.astype(index_dtype(BALLOTS * size)) * BALLOTS + codes
     lows = np.full(len(codes), low, np.int32)
     return coded.astype(index_dtype(BALLOTS * size)), lows.view(np.float32), _decoded(indices, codes, lows)
@@ -202,7 +205,7 @@ def _decoded(indices: Array, codes: Array, lows: Array) -> Array:
     inside = ((indices.astype(np.uint32) * HASH) & np.uint32(LEVEL - 1)) ^ (negative << 4)
     bits = lows.view(np.uint32) + levels * np.uint32(LEVEL) + inside  # less than 2^32
     bits = np.where(levels == NOT_FINITE, np.uint32(INF_BITS), np.minimum(bits, np.uint32(INF_BITS - 1)))
-    return (bits | negative << 31).view(np.float32)
+    return np.where(codes == NO_VOTE, np.uint32(0), bits | negative << 31).view(np.float32)
 
 
 def lowest(total: int, least: int, count: int) -> int:

@@ -53,7 +53,7 @@ class BitPacked:
         codec: writes the values.
     """
 
-    unit: ClassVar[int] = 1  # indices of a region for each entry that it may have; 0 if the number is not sent
+    counted: ClassVar[bool] = True  # the number of entries is sent
     scale_bytes: ClassVar[int] = 4  # 2 where bfloat16 holds the scales
     codec: Codec = Unrounded()
 
@@ -138,7 +138,7 @@ class BitPacked:
         return SizeBound(extra=self.codec.code_bytes * (entries + messages * (together - 1)) / together + scales)
 
     def _head(self, width: float) -> int:
-        return int(count_bytes(np.array([ceil(width) // self.unit]))[0]) if self.unit else 0
+        return int(count_bytes(np.array([ceil(width)]))[0]) if self.counted else 0
 
     def pack_rows(self, vector: SparseVector, pattern: Pattern) -> Packed:
         # Each tensor is a message of its own: columns, as in `wire.patterns`, take more bits, unless rows are short
@@ -157,11 +157,11 @@ class BitPacked:
 
     def entries(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray:
         """Return each message's number of entries ``(m,)`` int64; see `Wire.unpack` for the arguments."""
-        if not self.unit:
+        if not self.counted:
             return regions[:, 1] - regions[:, 0]
         # The host waits for a device only where lengths do not tell it
         told = self.entries_by_length(lengths, regions, dtype) if is_device(buffer) else None
-        return entries_of(buffer, lengths, regions // self.unit) if told is None else told
+        return entries_of(buffer, lengths, regions) if told is None else told
 
     def entries_by_length(self, lengths: np.ndarray, regions: np.ndarray, dtype: Any) -> np.ndarray | None:
         """Return the entries ``(m,)`` of messages of ``lengths``; None if some length fits several numbers."""
@@ -188,11 +188,11 @@ class BitPacked:
     @cached_property
     def _form(self) -> _Form:
         codec = self.codec
-        return _Form(self.unit, self.scale_bytes, codec.together, codec.block, codec.code_bytes)
+        return _Form(self.counted, self.scale_bytes, codec.together, codec.block, codec.code_bytes)
 
 
 class _Form(NamedTuple):
-    unit: int
+    counted: bool
     scale_bytes: int
     together: int
     block: int
@@ -203,7 +203,7 @@ class _Form(NamedTuple):
 def _records(form: _Form, value: int, entries: bytes, regions: bytes) -> tuple[np.ndarray, np.ndarray]:
     counts, spans = np.frombuffer(entries, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     passes, code = kernels.host(), value if form.code is None else form.code
-    numbers, codes, blocks = passes.sizes(counts, spans, form.unit, form.together, code, form.block)
+    numbers, codes, blocks = passes.sizes(counts, spans, form.counted, form.together, code, form.block)
     messages = passes.lay_out(counts, spans, numbers, codes, blocks, scale_bytes=form.scale_bytes)
     return messages, messages["end"] - messages["head"]
 
@@ -226,7 +226,7 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
     long, spans = np.frombuffer(lengths, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     widths = spans[:, 1] - spans[:, 0]
     code = value if form.code is None else form.code
-    each, most = 8 * code + (8 * form.scale_bytes / form.block if form.block else 0), widths // form.unit
+    each, most = 8 * code + (8 * form.scale_bytes / form.block if form.block else 0), widths
     # A guess: bits an entry depend on the number of entries.
     bits = 8.0 * (long - count_bytes(most))
     guess = bits / (each + 2)
@@ -291,7 +291,7 @@ class _NoValues(Unrounded):
 class KnownCounts(BitPacked):
     """The packed format without numbers of entries: a message has every index, or its reader knows the number."""
 
-    unit: ClassVar[int] = 0
+    counted: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -425,7 +425,8 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 # An entry is an index and a code: its sign, and how many quarters of an octave its magnitude lies above the smallest
 # one of its sender. The code is written as the lowest bits of the index, so that the packed format needs no other
 # section but the smallest magnitude, in two bytes. Of the 8 levels the last one is for NaN and Inf, which arrive as
-# Inf; finite magnitudes beyond the others count as the largest of them, about 3.4 times the smallest magnitude. A hash
+# +Inf, and its other code for 0; finite magnitudes beyond the others count as the largest of them, about 3.4 times the
+# smallest magnitude. A hash
 # of the index says where inside its level a magnitude is taken to be, so that votes seldom tie, and its sign in one bit
 # of that, so that votes of the same level and opposite signs do not add up to 0, which would be as none.
 
@@ -436,45 +437,34 @@ class _Same(_NoValues):
     block: ClassVar[int] = SCALED
 
 
-class _Coded(BitPacked):
+class _Coded(KnownCounts):
     """The packed format of indices times `BALLOTS` plus a code."""
 
-    unit: ClassVar[int] = BALLOTS
     scale_bytes: ClassVar[int] = 2
 
 
-LAYOUT = _Coded(_Same())
+CODED = _Coded(_Same())
 
 
-@dataclass(frozen=True)
-class Ballots:
-    """The format of ballots, with the members of `Wire` that `split_reduce` needs."""
+def pack_ballots(vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
+    """Write votes as messages of ``counts`` ``(m,)``; see `Wire.pack`. `ballots_lengths` are their lengths."""
+    passes, (indices, values, size) = kernels.of(vector.values), vector
+    coded, lows, rounded = passes.to_ballots(single(values), indices, size)
+    messages, lengths = CODED.records(counts, BALLOTS * regions, None)
+    buffer = passes.write_messages(messages, coded, lows[:0].view(np.uint8), lows)
+    return Packed(buffer, lengths, SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
 
-    lossless: ClassVar[bool] = False
 
-    def pack(self, vector: SparseVector, counts: np.ndarray, regions: np.ndarray) -> Packed:
-        """See `Wire.pack`. Values must not be zero."""
-        passes, (indices, values, size) = kernels.of(vector.values), vector
-        coded, lows, rounded = passes.to_ballots(single(values), indices, size)
-        messages, lengths = LAYOUT.records(counts, BALLOTS * regions, None)
-        buffer = passes.write_messages(messages, coded, lows[:0].view(np.uint8), lows)
-        return Packed(buffer, lengths, SparseVector(indices, rounded.astype(values.dtype, copy=False), size))
+def unpack_ballots(buffer: Array, counts: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
+    """Invert `pack_ballots`, for indices of a vector of length ``size`` and values of ``dtype``."""
+    passes, coded_regions = kernels.of(buffer), BALLOTS * regions
+    messages = CODED.records(counts, coded_regions, None)[0]
+    coded, _, lows = passes.read_messages(messages, buffer, BALLOTS * size)
+    kernels.check_indices(coded, counts, coded_regions)
+    indices, values = passes.from_ballots(messages, coded, lows, size)
+    return SparseVector(indices, values.astype(dtype, copy=False), size)
 
-    def unpack(self, buffer: Array, lengths: np.ndarray, regions: np.ndarray, size: int, dtype: Any) -> SparseVector:
-        passes, coded_regions = kernels.of(buffer), BALLOTS * regions
-        entries = LAYOUT.entries(buffer, lengths, coded_regions, None)
-        messages, expected = LAYOUT.records(entries, coded_regions, None)
-        check_lengths(lengths, expected)
-        coded, _, lows = passes.read_messages(messages, buffer, BALLOTS * size)
-        kernels.check_indices(coded, entries, coded_regions)
-        indices, values = passes.from_ballots(messages, coded, lows, size)
-        return SparseVector(indices, values.astype(dtype, copy=False), size)
 
-    def runs(self, received: Array, lengths: np.ndarray, region: np.ndarray) -> np.ndarray | None:
-        """Return each message's number of entries in ``region``, for `Kernels.add_in_order`; None: not needed."""
-        if not is_device(received):
-            return None
-        return LAYOUT.entries_by_length(lengths, np.repeat(BALLOTS * region[None], len(lengths), axis=0), None)
-
-    def max_size(self, entries: float, width: float, messages: int = 1) -> SizeBound:
-        return LAYOUT.max_size(entries, BALLOTS * width, messages)
+def ballots_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
+    """Return the bytes ``(m,)`` int64 of messages of ``counts`` ``(m,)`` votes in ``regions`` ``(m, 2)``."""
+    return CODED.lengths_of(counts, BALLOTS * regions, 0, None)

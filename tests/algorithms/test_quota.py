@@ -1,4 +1,4 @@
-"""Quota: the shape of a step, which entries it takes, and when it hands over to Ok-Topk."""
+"""Quota: the shape of a step, as of Elect's; which entries it takes, and when it hands over to Ok-Topk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce, World, sparse_allreduce
+from sparse_mpi import ALGORITHMS, SparseAllreduce, World, sparse_allreduce
 from sparse_mpi.algorithms import Algorithm, Reduction, quota
 from sparse_mpi.algorithms.quota import Quota, few, parts_of
 from sparse_mpi.select.exact import top_k
@@ -30,21 +30,21 @@ SHAPES = {
 
 @pytest.mark.thin(1, ranks=(3,))
 @pytest.mark.ranks(1, 2, 3, 5, 6, 7, 8, 16)
-@pytest.mark.parametrize("wire", ["coo32", "packed+bf16", "packed+int8"])
+@pytest.mark.parametrize(("name", "k"), [("quota", K), ("elect", 2 * K)])
+@pytest.mark.parametrize("wire", ["packed", "packed+bf16", "packed+int8"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.full("compiled anew"))])
-def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype):
+def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype, name, k):
     """To the byte and the message, whatever the data."""
-    algorithm = Quota(wire=WIRES[wire])
+    algorithm = ALGORITHMS[name](wire=WIRES[wire])
 
     def body(comm):
-        reducer = SparseAllreduce(N, k=K, comm=comm, algorithm=algorithm)
-        sent = []
+        reducer, sent = SparseAllreduce(N, k=k, comm=comm, algorithm=algorithm), []
         for step in range(3):
             gradient = SHAPES[shape](np.random.default_rng([step, comm.rank]), N).astype(dtype)
             reducer.step(gradient * 10.0 ** (step - 1), check=shape != "not a number")
             sent.append((reducer.report.traffic.sent, reducer.report.traffic.messages, reducer.report.traffic.control))
-        return sent, algorithm.bound(reducer.layout, K, comm.size)
+        return sent, algorithm.bound(reducer.layout, k, comm.size)
 
     for sent, bound in ranks.run(body):
         if ranks.size > 1:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparse_mpi import World
-from sparse_mpi.algorithms.exchange import divided, draw_regions, split_reduce, stages
+from sparse_mpi.algorithms.exchange import added_up_loosely, divided, draw_regions, split, stages
 from sparse_mpi.select.exact import top_k
 from sparse_mpi.wire import Coo
 
@@ -32,9 +32,9 @@ def job(radix, wire=None, scale=10.0):
         selected = top_k(x, K)
         boundaries = draw_regions(selected, K, comm)
         before = comm.traffic.copy()
-        summed, part, _ = split_reduce(selected, boundaries, radix, wire or Coo(), comm)
-        region = boundaries[comm.rank : comm.rank + 2]
-        return summed, part, selected, comm.traffic - before, region
+        came, region = split(selected, boundaries, radix, wire or Coo(), comm), boundaries[comm.rank : comm.rank + 2]
+        summed, _ = added_up_loosely(came, region, wire or Coo())
+        return summed, came.contributed, selected, comm.traffic - before, region
 
     return body
 

@@ -400,7 +400,7 @@ class WholeArrays:
             found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
             if name in ("count", "kth_bin", "moments", "sketch", "smallest", "split_counts"):
                 return found
-            return (*wrap(found[:2]), found[2]) if name in ("deal", "truncate_least") else wrap(found)
+            return (*wrap(found[:2]), found[2]) if name in ("cast_votes", "truncate_least") else wrap(found)
 
         return call
 

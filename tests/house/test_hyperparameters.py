@@ -46,7 +46,7 @@ OUT_OF_BOUNDS = {
     "oktopk": {"period": 0, "trigger": 0.5, "radix": 1},
     "spardl": {"prune": "nothing", "slack": 0.5, "block": 0, "selection": "x", "residual": "x"},
     "micro": {"slack": 1, "block": 0},
-    "elect": {"votes": 0, "radix": 1},
+    "elect": {"votes": 0},
     "dgc": {"corrections": -1, "seed": -1},
     "random": {"seed": 2**64},
     "redsync": {"halvings": 0},

@@ -36,48 +36,44 @@ def some(entries, size=N, index=np.int32):
 @pytest.mark.parametrize("entries", ENTRIES)
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_dealing_indices_out_and_taking_them_back(passes, ranks, entries, dtype):
-    indices, values = some(entries), np.random.default_rng(0).standard_normal(entries).astype(dtype)
-    values[1::3] = 0  # which are left out
-    chosen = np.arange(entries, dtype=np.int32)
-    assert_alike(passes, "deal", indices, values, chosen[::2].copy(), N, ranks)
-    assert_alike(passes, "deal", indices, values, chosen, N, ranks)
-    numbers, dealt, counts = array.deal(indices, values, chosen, N, ranks)
-    assert_alike(passes, "undeal", numbers, N, ranks)
-    back = array.undeal(numbers, N, ranks)
-    np.testing.assert_array_equal(np.sort(back), indices[values != 0])
-    np.testing.assert_array_equal(dealt[np.argsort(back)], values[values != 0])
-    np.testing.assert_array_equal(counts, np.bincount(numbers // -(-N // ranks), minlength=ranks))
+@pytest.mark.parametrize("name", ["normal", "special", "tiny", "mostly-zero"])
+def test_votes_are_the_changes_of_most_worth(passes, name, dtype, ranks, entries):
+    """By the root of change times value, as many of each rank as its quota."""
+    x, indices, values = made(name, dtype), some(entries), made("special", dtype)[:entries]
+    values = np.where(np.isnan(values), np.inf, values).astype(dtype)
+    for quotas in (np.full(ranks, N), np.arange(ranks) % 4, np.arange(ranks) == 1):
+        there = (put(passes, a) for a in (x, indices, values))
+        assert same(passes.cast_votes(*there, quotas + 0), array.cast_votes(x, indices, values, quotas + 0))
+    numbers, deltas, counts = array.cast_votes(x, indices, values, np.arange(ranks) % 4)
+    every, of_every, there = array.cast_votes(x, indices, values, np.full(ranks, N))
+    assert_alike(passes, "undeal", every, N, ranks)
+    back = array.undeal(every, N, ranks)
+    np.testing.assert_array_equal(np.sort(back), indices)
+    np.testing.assert_array_equal(of_every, values[indices.searchsorted(back)] - x[back])
+    np.testing.assert_array_equal(counts, np.minimum(there, np.arange(ranks) % 4))
+    worth = magnitude_bits(np.sqrt(np.abs(of_every)) * np.sqrt(np.abs(values[indices.searchsorted(back)])))
+    for rank, (kept, end) in enumerate(zip(counts.tolist(), there.cumsum().tolist(), strict=True)):
+        own = slice(end - there[rank], end)
+        largest = np.sort((-worth[own].astype(np.int64)).argsort(kind="stable")[:kept])
+        np.testing.assert_array_equal(numbers[:kept], every[own][largest])
+        numbers = numbers[kept:]
 
 
 def test_numbers_of_more_bits_than_indices(passes):
     """The last round may have more places than there are indices left."""
-    size = 2**31 - 1
-    indices = np.array([0, 5, size - 2, size - 1], np.int32)
-    values = 1 + indices.astype(np.float32)
-    chosen = np.arange(4, dtype=np.int32)
-    numbers = array.deal(indices, values, chosen, size, 1000)[0]
+    size, indices = 2**31 - 1, np.array([0, 5, 2**31 - 3, 2**31 - 2], np.int32)
+    x = np.broadcast_to(np.float32(0), size)
+    numbers, _, _ = array.cast_votes(x, indices, indices.astype(np.float32), np.full(1000, 1))
     assert numbers.dtype == np.int64
-    assert_alike(passes, "deal", indices, values, chosen, size, 1000)
+    np.testing.assert_array_equal(np.sort(array.undeal(numbers, size, 1000)), indices)
     assert_alike(passes, "undeal", numbers, size, 1000)
-
-
-@pytest.mark.parametrize("entries", ENTRIES)
-@pytest.mark.parametrize("name", ["normal", "special", "tiny", "mostly-zero"])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_changes(passes, name, entries, dtype):
-    x, indices = made(name, dtype), some(entries)
-    with np.errstate(over="ignore"):
-        values = (3 * inputs(dtype)["special"])[:entries]
-    assert_alike(passes, "changes", x, indices, np.where(np.isnan(values), np.inf, values).astype(dtype))
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
 @pytest.mark.parametrize("size", [N, 2**28])
 @pytest.mark.parametrize("name", ["normal", "student", "special", "tiny", "constant"])
 def test_ballots_are_coded_and_decoded_alike(passes, name, size, entries):
-    values = made(name)
-    values = values[values != 0][:entries]
+    values = made(name)[:entries]
     indices = some(len(values))
     assert_alike(passes, "to_ballots", values, indices, size)
     coded, lows, rounded = array.to_ballots(values, indices, size)
@@ -100,28 +96,6 @@ def test_rows_are_added_in_their_order(passes, name, shape, dtype):
     for row in matrix:
         expected = expected + row
     np.testing.assert_array_equal(array.add_rows(matrix), expected)
-
-
-@pytest.mark.parametrize("entries", ENTRIES)
-def test_adding_at_dealt_indices(passes, entries):
-    indices, values = some(entries), np.random.default_rng(0).standard_normal(entries).astype(np.float32)
-    numbers, dealt, _ = array.deal(indices, values, np.arange(entries, dtype=np.int32), N, 8)
-    x, expected = put(passes, made("normal")), made("normal")
-    passes.add_dealt(x, put(passes, numbers), put(passes, dealt), N, 8)
-    array.add(expected, indices, values)
-    assert x.tobytes() == expected.tobytes()
-
-
-def test_launches(cuda, launches):
-    x, indices = put(cuda, made("normal")), put(cuda, some(300))
-    places, deltas, _ = cuda.changes(x, indices, x[:300])
-    numbers, dealt, _ = cuda.deal(indices, deltas, places, N, 3)
-    coded, _, _ = cuda.to_ballots(dealt, numbers, N + 1)
-    one, none = np.array([len(coded)]), np.zeros(1, np.int64)
-    messages = array.lay_out(one, np.array([[0, BALLOTS * (N + 1)]]), none, none, -(-one // SCALED))
-    cuda.from_ballots(messages, coded, x, N + 1)
-    cuda.undeal(numbers, N, 3)
-    assert len(launches) == 7  # two of them deal, and two code ballots
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 1])

@@ -14,7 +14,7 @@ from sparse_mpi.kernels.adam import ADAM, COLUMNS
 from sparse_mpi.kernels.parts import EqualParts
 from sparse_mpi.sparse import SparseVector, regions_of
 from sparse_mpi.wire import WIRES, Int8
-from sparse_mpi.wire.packed import Ballots, Complete
+from sparse_mpi.wire.packed import Complete, pack_ballots, unpack_ballots
 
 from ..fakes import fake_cuda
 from ..kernels.on_cuda import back, put, thresholds
@@ -74,8 +74,7 @@ def everything(cuda) -> None:
     sums = np.tile(back(cuda.add_parts(rows, parts, hints[:2], x.dtype)), (2, 1))
     cuda.from_parts(there(sums), parts, rows, there(numbers[:3]), 1, x.dtype)
     # of votes
-    places, deltas, _ = cuda.changes(x, indices, values)
-    dealt, votes, owned = cuda.deal(indices, deltas, places, 4 * n, 3)
+    dealt, votes, owned = cuda.cast_votes(x, indices, values, np.array([2, 4 * n, 0]))
     cuda.undeal(dealt, 4 * n, 3)
     cuda.add_dealt(x, dealt, votes, 4 * n, 3)
     cuda.split_counts(indices, np.array([0, n, 4 * n]))
@@ -89,8 +88,9 @@ def everything(cuda) -> None:
     for name in ("packed", "packed+int8", "packed+fp16"):
         packed = WIRES[name].pack(SparseVector(indices, values, 4 * n), counts, halves)
         WIRES[name].unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))
-    packed = Ballots().pack(SparseVector(dealt, votes, 4 * n + 3), owned, regions_of(11 * np.arange(4)))
-    Ballots().unpack(packed.buffer, packed.lengths, regions_of(11 * np.arange(4)), 4 * n + 3, np.dtype(np.float32))
+    regions = regions_of((4 * n // 3 + 1) * np.arange(4))
+    packed = pack_ballots(SparseVector(dealt, votes, 4 * n + 3), owned, regions)
+    unpack_ballots(packed.buffer, owned, regions, 4 * n + 3, np.dtype(np.float32))
     every = SparseVector(there(np.arange(4 * n, dtype=np.int32)), x, 4 * n)
     packed = Complete(Int8()).pack(every, np.array([2 * n, 2 * n]), halves)
     Complete(Int8()).unpack(packed.buffer, packed.lengths, halves, 4 * n, np.dtype(np.float32))

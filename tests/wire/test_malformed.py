@@ -15,7 +15,13 @@ from sparse_mpi.kernels.base import MalformedMessage
 from sparse_mpi.select.alldim import AllDim
 from sparse_mpi.sparse import Layout
 from sparse_mpi.wire import WIRES
-from sparse_mpi.wire.packed import Ballots, pack_positions, positions_lengths, unpack_positions
+from sparse_mpi.wire.packed import (
+    pack_ballots,
+    pack_positions,
+    positions_lengths,
+    unpack_ballots,
+    unpack_positions,
+)
 
 SIZE = 1000
 REGIONS = np.array([[0, 300], [300, 310], [310, 310], [310, SIZE]])
@@ -65,9 +71,9 @@ def refused(buffer, read):
     return number
 
 
-@pytest.mark.parametrize("name", [*WIRES, "ballots"])
+@pytest.mark.parametrize("name", WIRES)
 def test_a_damaged_message_is_refused_or_harmless(name):
-    wire = WIRES.get(name, Ballots())
+    wire = WIRES[name]
     packed = wire.pack(vector(), ENTRIES, REGIONS)
     assert wire.unpack(packed.buffer, packed.lengths, REGIONS, SIZE, np.float32).indices.tolist() == (
         vector().indices.tolist()
@@ -96,6 +102,12 @@ def test_a_damaged_message_of_rows_is_refused_or_harmless(name):
     packed, pattern = wire.pack_rows(selected, selector.pattern(50, state)), selector.pattern(50, state)
     with np.errstate(all="ignore"):
         assert refused(packed.buffer, lambda bad: wire.unpack_rows(bad[None], pattern, SIZE, np.float32).indices)
+
+
+def test_damaged_ballots_are_refused_or_harmless():
+    buffer = pack_ballots(vector(), ENTRIES, REGIONS).buffer
+    with np.errstate(all="ignore"):
+        assert refused(buffer, lambda bad: unpack_ballots(bad, ENTRIES, REGIONS, SIZE, np.float32).indices)
 
 
 def test_damaged_positions_are_refused_or_harmless():

@@ -1,10 +1,12 @@
 """Elect: ranks vote sparsely for entries, then all add exact values of the elected ones.
 
 Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
-9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 3 ceil(log2 P) messages, or about 4 sqrt(P) +
-3 ceil(log2 P) with many ranks and few votes. Returns k entries, fewer only if fewer have votes: every rank elects,
-among its own entries, a fair sample of all, the k/P with the largest sums of votes. Stores n + n/P numbers on each
-rank.
+9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 2 ceil(log2 P) messages. Returns k entries:
+every rank elects, among its own entries, a fair sample of all, the k/P with the largest sums of votes. Stores n + n/P
+numbers on each rank.
+
+All lengths follow from n, k and P: a rank sends every other one c k/P votes, and all know how many entries each elects.
+Where fewer have votes, its own largest follow, and then its first ones, so that values of a result may be 0.
 
 Ok-Topk sums an entry only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
@@ -18,8 +20,7 @@ of the energy.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from math import isqrt
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,14 +37,13 @@ from sparse_mpi.algorithms.base import (
 from sparse_mpi.algorithms.elect.owners import Owners
 from sparse_mpi.algorithms.elect.votes import (
     candidates_for,
+    completed,
     may_vote,
-    vote_deltas,
     vote_sum_like,
+    with_largest,
 )
-from sparse_mpi.algorithms.exchange import split, split_reduce, stages
-from sparse_mpi.algorithms.global_threshold import count_type, gather_counts
 from sparse_mpi.arrays import Array, index_dtype, namespace
-from sparse_mpi.checks import check_range, check_whole
+from sparse_mpi.checks import check_range
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
@@ -51,28 +51,27 @@ from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, regions_of, take, truncate
 from sparse_mpi.states import ranged
-from sparse_mpi.wire import BitPacked, Int8, Wire
+from sparse_mpi.wire import BitPacked, Int8, Packed, SizeBound, Wire
 from sparse_mpi.wire.codecs import Log4
 from sparse_mpi.wire.packed import (
-    POSITIONS,
-    Ballots,
     Complete,
     Paired,
     ShortComplete,
     ShortInt8,
+    ballots_lengths,
+    pack_ballots,
     pack_positions,
     paired,
     positions_lengths,
+    unpack_ballots,
     unpack_positions,
 )
 
-BALLOTS, WHOLE, BESIDE = Ballots(), BitPacked(), ShortComplete(Log4())
+WHOLE, BESIDE = BitPacked(), ShortComplete(Log4())
 WINNERS = Threshold(chance=1.0)  # selects them by their sums of votes, which do not grow as a residual does
 STEP = 2**0.25  # the factor by which the share of votes changes
-NOMINATED = 0.95  # the least share of k that all ranks nominate together, if no two vote for the same entry
+NOMINATED = 1.05  # the least share of k that all ranks nominate together, if no two vote for the same entry
 _NO_VOTES = np.empty(0, np.float32)
-ENOUGH_RANKS = 16  # the most ranks on which exchanges have one stage, unless a radix is given
-ENOUGH_VOTES = 16  # votes in a message above which one stage does on any number of ranks
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class ElectState:
     selection: Any  # the selector's state
     winners: ThresholdState = ranged(make=ThresholdState)  # selection state of this rank's winners
     k: int = ranged("[0, n]", 0, replicated=True)  # entries wanted in the last step; 0 before the first
-    votes: float = ranged("[0, 1]", 0.0, replicated=True)  # the candidates for a rank's votes, as a share of k
+    votes: float = ranged("[0, 1]", 0.0)  # the candidates for this rank's votes, as a share of k
     # the place of rank 0 where ranks divide entries up; it changes from step to step
     turn: int = ranged("[0, P)", 0, replicated=True)
     # (n,) sums of this rank's votes; (width,) sums of all ranks' votes for owned entries; written to in place
@@ -98,29 +97,24 @@ class Elect(Algorithm):
     """Sparse allreduce of about k entries that all ranks elect together and sum whole.
 
     Args:
-        selector: picks a rank's candidates, four for each vote.
-        votes: c, a rank's votes over k, at least 1/P; halved where votes take two stages. After a step with fewer than
-            0.9k elected entries, because ranks voted for the same ones, ranks divide more entries among themselves, up
-            to k; after other steps fewer.
+        selector: picks a rank's candidates, two to four for each vote.
+        votes: c, a rank's votes over k, at least 1.05/P. After a step in which fewer than 0.9k/P of a rank's own
+            entries had votes, because ranks voted for the same ones, it looks among more for its votes, up to k, of
+            which it leaves some to others; after other steps among fewer.
         wire: the message format of values, 8 bits by default; the rounding error stays in the residual. If k is n or on
             a single rank, no residual can correct it, and values have full precision. Indices known to all ranks are
             not sent if the format allows.
-        radix: groups into which a stage of the two exchanges divides the ranks, see `OkTopk`. None: one stage, or two
-            on more than 16 ranks if a single one's messages would hold fewer than 16 votes.
         levels: 1, 2 or None, as for `OkTopk`.
     """
 
     selector: Selector = Threshold()
     votes: float = 0.42
     wire: Wire = BitPacked(Int8())
-    radix: int | None = None
     levels: int | None = levels_field()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("votes", self.votes, "(0, 1]", "0.42 times k is usual")
-        if self.radix is not None:
-            check_whole("radix", self.radix, 2, "groups a stage", "None chooses by the ranks")
 
     @cached_property
     def traits(self) -> Traits:
@@ -154,16 +148,16 @@ class Elect(Algorithm):
         elected, state = self.elect(acc, k, comm, state, add, beside)
 
         # Sum: every rank adds all that it has of the elected entries, whether it voted for them or not.
-        contribution = SparseVector(elected, kernels.of(acc).gather(acc, elected), len(acc))
+        values = kernels.of(acc).gather(acc, elected)
         wire = self._sum_wire(k, len(acc), comm.size)
         if beside is None:
-            total, sent = self._sum(contribution.values, comm, wire)
+            total, sent = self._sum(values, comm, wire)
             return Reduction(SparseVector(elected, total, len(acc)), SparseVector(elected, sent, len(acc))), state
 
         # Two numbers an entry travel in the same messages, the second one as a power of 4.
-        numbers = paired(contribution.values, kernels.of(beside).gather(beside, elected))
+        numbers = paired(values, kernels.of(beside).gather(beside, elected))
         total, sent = self._sum(numbers, comm, Paired((wire, wire if wire is WHOLE else BESIDE)), each=2)
-        mine, ours = (contribution._replace(values=x[::2].copy()) for x in (sent, total))
+        mine, ours = (SparseVector(elected, x[::2].copy(), len(acc)) for x in (sent, total))
         return Carried(ours, mine, total[1::2].copy()), state
 
     def forget(self, state: ElectState) -> ElectState:
@@ -187,47 +181,54 @@ class Elect(Algorithm):
             largest, state = self._alone(k, state, select(k, state.selection, add))
             return largest.indices, state
 
-        owners, radix, passes = Owners.of(len(acc), comm.size), self._radix(k, comm.size), kernels.of(acc)
+        owners, passes, rank = Owners.of(len(acc), comm.size), kernels.of(acc), comm.rank
         my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
         all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
 
-        # Vote: each rank votes for its largest entries with the difference to its earlier votes, if there is any. Where
-        # ranks vote for the same entries, they divide up more of them.
+        # Vote: each rank votes for its largest entries with the difference to its earlier votes, equally many of each
+        # owner. Where ranks vote for the same entries, they divide up more of them.
         least = self._least_votes(k, len(acc), comm.size)
         share = max(state.votes, least) if state.k / 2 <= k <= 2 * state.k else least
-        nominees, votes = max(1, round(share * k)), max(1, round(least * k))
-        candidates, selection = select(candidates_for(nominees, len(acc)), state.selection, add)
+        nominees, quotas = max(1, round(share * k)), owners.quotas(self._votes(k, len(acc), comm.size), state.turn)
+        largest, selection = select(candidates_for(nominees, len(acc), comm.size), state.selection, add)
+        candidates = largest
         if share > least:
-            place = (comm.rank + state.turn) % comm.size
-            candidates = take(candidates, may_vote(candidates, place, comm.size, least / share))
-        ballots, owned = owners.numbered(*vote_deltas(candidates, my_vote_sum, votes))
+            place = (rank + state.turn) % comm.size
+            candidates = take(largest, may_vote(largest, place, comm.size, least / share))
+        cast = passes.cast_votes(my_vote_sum, candidates.indices, candidates.values, quotas)
+        ballots = SparseVector(*completed(*cast, quotas, owners.boundaries[:-1]), owners.width * comm.size)
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
         # steps.
-        (indices, values, _), lengths, cast, _ = split(ballots, owned, owners.boundaries, radix, BALLOTS, comm)
-        owners.add(my_vote_sum, cast)
-        own = slice(comm.rank, comm.rank + 1)
-        first, runs = int(owners.boundaries[comm.rank]), BALLOTS.runs(values, lengths, owners.regions[comm.rank])
-        passes.add_in_order(all_vote_sum, indices, values, first, runs)
+        packed, own = pack_ballots(ballots, quotas, owners.regions), np.full(comm.size, quotas[rank])
+        owners.add(my_vote_sum, packed.vector)
+        region, first = owners.regions[rank : rank + 1], int(owners.boundaries[rank])
+        came = unpack_ballots(_exchanged(packed, comm), own, region.repeat(comm.size, axis=0), ballots.size, acc.dtype)
+        passes.add_in_order(all_vote_sum, came.indices, came.values, first, own)
 
         # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes, which begin
-        # anew without votes.
-        quota, of_winners = int(owners.quotas(k, state.turn)[comm.rank]), state.winners
-        winners = namespace(indices).empty(0, indices.dtype)
+        # anew without votes. If too few have votes, more of its own largest follow.
+        quotas = owners.quotas(k, state.turn)
+        quota, of_winners, winners = int(quotas[rank]), state.winners, came.indices[:0]
         if quota:
             (winners, _, _), of_winners = WINNERS.select(all_vote_sum, quota, of_winners)
         passes.clear(all_vote_sum, winners)
+        elected, voted = winners, len(winners)
+        if voted < quota:
+            only = np.where(np.arange(comm.size) == rank, quota, 0)
+            numbers, deltas, _ = passes.cast_votes(my_vote_sum, largest.indices, largest.values, only)
+            elected = with_largest(winners, (numbers - first).astype(winners.dtype), deltas, quota)
+            elected, _ = completed(elected, elected, np.array([len(elected)]), quotas[[rank]], owners.boundaries[:1])
 
-        # Broadcast winners: all ranks learn which entries are elected, and how many: fewer where fewer have votes.
-        counts, regions = gather_counts(np.array([len(winners)]), k, comm)[0][:, 0], owners.regions
-        message = pack_positions(winners, counts[own], regions[own] - first)
-        gathered, _ = comm.allgatherv(message, positions_lengths(counts, regions))
-        indices = owners.indices(unpack_positions(gathered, counts, regions, ballots.size))
+        # Broadcast winners: all ranks learn which entries are elected.
+        message = pack_positions(elected, quotas[[rank]], region - first)
+        gathered, _ = comm.allgatherv(message, positions_lengths(quotas, owners.regions))
+        indices = owners.indices(unpack_positions(gathered, quotas, owners.regions, ballots.size))
         indices.sort()
         passes.clear(my_vote_sum, indices)
 
-        # Adapt: if too few entries have votes, ranks divide up more of them next time, and others than this time.
-        enough, turn = counts.sum() >= k - k // 10, (state.turn + 1) % comm.size
+        # Adapt: if too few entries have votes, this rank looks among more of them next time, and others than this time.
+        enough, turn = voted >= quota - quota // 10, (state.turn + 1) % comm.size
         share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
         return indices, ElectState(selection, of_winners, k, share, turn, my_vote_sum, all_vote_sum)
 
@@ -240,42 +241,44 @@ class Elect(Algorithm):
         return largest, replace(state, selection=selected[1], k=k)
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
-        m, dtype = len(values), values.dtype
+        m, dtype, rank = len(values), values.dtype, comm.rank
         if comm.size == 1:
             return values.copy(), values
         # Reduce-scatter: each rank adds up an equal share of the values. They are numbered, without gaps, so that
         # numbers need not be sent.
-        bounds = each * equal_boundaries(m // each, comm.size)
+        sizes, regions = _shares(m, each, comm.size)
+        first, end = regions[rank].tolist()
         numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
-        summed, (_, sent, _), _ = split_reduce(numbered, bounds, self._radix(m // each, comm.size), wire, comm)
+        packed = wire.pack(numbered, sizes, regions)
+        lengths, sent = packed.lengths, packed.vector.values
+        own, region = np.full(comm.size, lengths[rank]), regions[rank : rank + 1]
+        came = wire.unpack(_exchanged(packed, comm), own, region.repeat(comm.size, axis=0), m, dtype).values
+        summed = kernels.of(came).add_rows(came.reshape(comm.size, end - first))
         # Allgather: every rank gets the sums of all shares.
-        shares, sizes, own = regions_of(bounds), bounds[1:] - bounds[:-1], slice(comm.rank, comm.rank + 1)
-        packed = wire.pack(summed, sizes[own], shares[own])
-        gathered, lengths = comm.allgatherv(packed.buffer, wire.lengths_of(sizes, shares, m, dtype))
-        total = wire.unpack(gathered, lengths, shares, m, dtype)
+        shares = SparseVector(numbered.indices[first:end], summed, m)
+        arriving = wire.pack(shares, sizes[rank : rank + 1], region)
+        gathered, _ = comm.allgatherv(arriving.buffer, lengths)
+        total = wire.unpack(gathered, lengths, regions, m, dtype)
         # Owed: the rounding error of a sum stays with the rank that added it up.
         if not wire.lossless:
-            share = sent[bounds[comm.rank] : bounds[comm.rank + 1]]
             with np.errstate(over="ignore", invalid="ignore"):  # values may not be finite
-                share -= summed.values - packed.vector.values
+                sent[first:end] -= summed - arriving.vector.values
         return total.values, sent
 
-    def _radix(self, k: int, ranks: int) -> int | None:
-        few = ranks > ENOUGH_RANKS and self.votes * k < ENOUGH_VOTES * ranks
-        return self.radix or (isqrt(ranks - 1) + 1 if few else None)
-
     def _least_votes(self, k: int, size: int, ranks: int) -> float:
-        return max(self.votes / min(len(stages(ranks, self._radix(k, ranks))) or 1, 2), NOMINATED / ranks, k / size)
+        return max(self.votes, NOMINATED / ranks, k / size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
-        return max(1, round(self._least_votes(k, size, ranks) * k))
+        votes = self._least_votes(k, size, ranks) * k
+        # Equally many of each owner, so that all messages have one length
+        return ranks * round(votes / ranks) if votes >= ranks else max(1, round(votes))
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if ranks == 1:
             return super().selected_band(layout, k, ranks)
-        votes = self._votes(k, layout.size, ranks)
-        fewest, most = super().selected_band(layout, candidates_for(votes, layout.size), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size)))
+        nominees = max(1, round(self._least_votes(k, layout.size, ranks) * k))
+        fewest, most = super().selected_band(layout, candidates_for(nominees, layout.size, ranks), ranks)
+        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size, ranks)))
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, k
@@ -283,15 +286,17 @@ class Elect(Algorithm):
     def bound(self, layout: Layout, k: int, ranks: int) -> Bound:
         if ranks == 1:
             return Bound(0, 0, 0, 0)
-        exchange = stages(ranks, self._radix(k, ranks))
-        owners, wire, elected = Owners(layout.size, ranks), self._sum_wire(k, layout.size, ranks), min(k, layout.size)
-        own, numbers = self._votes(k, layout.size, ranks), owners.width * ranks
-        votes = [BALLOTS.max_size(min(layout.size, own * merged), numbers, number) for number, merged in exchange]
-        sums = [wire.max_size(elected, elected, number) for number, _ in exchange]
-        share = -(-elected // ranks)
-        gathered = (POSITIONS.max_size(share, owners.width) + wire.max_size(share, share)) * (ranks - 1)
-        messages, control = 2 * sum(number for number, _ in exchange) + 3 * rounds(ranks), count_type(k).itemsize
-        return Bound.of(sum([*votes, *sums], gathered), messages, control * (ranks - 1))
+        wire, owners = self._sum_wire(k, layout.size, ranks), Owners.of(layout.size, ranks)
+        votes, elected = owners.quotas(self._votes(k, layout.size, ranks), 0), owners.quotas(k, 0)
+        votes, places, region = votes.max(keepdims=True), elected.max(keepdims=True), owners.regions[:1]
+        indices = ballots_lengths(votes, region) + positions_lengths(places, region)
+        share = -(-int(elected.sum()) // ranks)
+        values = wire.max_size(share, share)
+        if wire.codec is not None and not wire.lossless:  # every message is full
+            length = wire.lengths_of(np.array([share]), np.array([[0, share]]), share, np.float32)
+            values = SizeBound(extra=int(length[0]))
+        message = values * 2 + SizeBound(extra=int(indices[0]))
+        return Bound.of(message * (ranks - 1), 2 * (ranks - 1) + 2 * rounds(ranks), 0)
 
     def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
         """Return the format of elected values, if possible without indices."""
@@ -302,3 +307,18 @@ class Elect(Algorithm):
         if isinstance(self.wire.codec, Int8):
             return ShortComplete(ShortInt8())
         return self.wire if self.wire.codec is None else Complete(self.wire.codec)
+
+
+@lru_cache(maxsize=64)
+def _shares(m: int, each: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sizes and regions of equal shares of m numbers, ``each`` of which belong together."""
+    bounds = each * equal_boundaries(m // each, ranks)
+    return np.diff(bounds), regions_of(bounds)
+
+
+def _exchanged(packed: Packed, comm: Comm) -> Array:
+    """Send each rank its message, as long as those that it gets from all others; return those for this rank."""
+    lengths, own = packed.lengths, packed.lengths[comm.rank]
+    if (lengths == own).all():
+        return comm.alltoallv(packed.buffer)[0]
+    return comm.alltoallv(packed.buffer, lengths, np.full(comm.size, own))[0]

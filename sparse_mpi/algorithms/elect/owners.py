@@ -15,6 +15,8 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, first_of
 from sparse_mpi.sparse import SparseVector, regions_of
 
+EQUAL = 64  # entries of a rank from which on all ranks have the same number
+
 
 @dataclass(frozen=True)
 class Owners:
@@ -50,18 +52,15 @@ class Owners:
 
     @lru_cache(maxsize=64)  # noqa: B019 - one object for each pair of size and ranks
     def quotas(self, k: int, turn: int) -> np.ndarray:
-        """Return each rank's number of elected entries ``(P,)``: k in all, at most one more than on another.
+        """Return each rank's share ``(P,)`` of k entries: the same, or with fewer than 64 a rank up to one more.
 
-        The ranks that elect one more change with ``turn``: small k leave none out.
+        The ranks with one more change with ``turn``: small k leave none out.
         """
+        if k >= self.size:
+            return self.owned
+        k -= k % self.ranks if k >= EQUAL * self.ranks else 0
         ends = k * np.arange(turn, turn + self.ranks + 1) // self.ranks
-        return np.minimum(np.diff(ends), self.owned) if k < self.size else self.owned
-
-    def numbered(self, vector: SparseVector, chosen: Array) -> tuple[SparseVector, np.ndarray]:
-        """Return the nonzero entries at positions ``chosen``, by number, and each rank's count ``(P,)``."""
-        passes, (indices, values, size) = kernels.of(vector.values), vector
-        numbers, values, counts = passes.deal(indices, values, chosen, size, self.ranks)
-        return SparseVector(numbers, values, self.width * self.ranks), counts
+        return np.minimum(np.diff(ends), self.owned)
 
     def add(self, x: Array, numbered: SparseVector) -> None:
         kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)

@@ -8,7 +8,7 @@ from sparse_mpi import kernels
 from sparse_mpi.arrays import Array, fractions, like, namespace
 from sparse_mpi.sparse import SparseVector
 
-CANDIDATES_PER_VOTE = 4  # largest entries among which a rank looks for each vote
+CANDIDATES = 4  # largest entries among which a rank looks for each vote, at most
 
 
 def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
@@ -18,19 +18,9 @@ def vote_sum_like(acc: Array, vote_sum: Array, size: int) -> Array:
     return like(vote_sum, acc).astype(acc.dtype, copy=False)
 
 
-def candidates_for(votes: int, size: int) -> int:
-    return min(CANDIDATES_PER_VOTE * votes, size)
-
-
-def vote_deltas(candidates: SparseVector, my_vote_sum: Array, votes: int) -> tuple[SparseVector, Array]:
-    """Return votes for all ``candidates``, and the ascending positions ``(votes,)`` int32 of the votes to send.
-
-    vote = value - sum of this rank's earlier votes for the entry. Votes with the largest magnitude of vote times value
-    are sent; roots are multiplied, which cannot overflow.
-    """
-    passes = kernels.of(my_vote_sum)
-    places, deltas, worth = passes.changes(my_vote_sum, candidates.indices, candidates.values)
-    return SparseVector(candidates.indices, deltas, candidates.size), passes.truncate(places, worth, votes)[0]
+def candidates_for(votes: int, size: int, ranks: int) -> int:
+    """Return how many of the largest entries a rank looks among: the fewer ranks, the more of these are elected."""
+    return min(max(2, min(CANDIDATES, ranks - 1)) * votes, size)
 
 
 def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> Array:
@@ -42,3 +32,34 @@ def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> 
     offsets = (fractions(candidates.indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     finite = namespace(candidates.values).isfinite(candidates.values)
     return (offsets < np.uint32(round(share * (1 << 16)))) | ~finite
+
+
+def with_largest(elected: Array, numbers: Array, values: Array, quota: int) -> Array:
+    """Return ``elected`` ``(m,)`` and the largest others of ``numbers`` up to a ``quota``; all of them ascend."""
+    passes, xp = kernels.of(values), namespace(values)
+    others = ~passes.contains(elected, numbers)
+    more, _ = passes.truncate(numbers[others], values[others], quota - len(elected))
+    return xp.sort(xp.concatenate([elected, more]))
+
+
+def completed(
+    numbers: Array, values: Array, counts: np.ndarray, quotas: np.ndarray, firsts: np.ndarray
+) -> tuple[Array, Array]:
+    """Return as many entries of each rank as its quota: where there are fewer, its first others, with value 0.
+
+    ``numbers`` and ``values`` ``(m,)`` are ``counts`` ``(P,)`` of each rank; they ascend from ``firsts`` ``(P,)``.
+    """
+    lacking = (quotas - counts).tolist()
+    if not any(lacking):
+        return numbers, values
+    xp, begin, parts = namespace(numbers), 0, []
+    for first, count, lacks in zip(firsts.tolist(), counts.tolist(), lacking, strict=True):
+        own, of_own = numbers[begin : begin + count], values[begin : begin + count]
+        begin += count
+        # Up to the entry with as many others before it as are lacking, all are taken.
+        lead = int((own - first - xp.arange(count) < lacks).sum())
+        every, zeros = xp.arange(first, first + lead + lacks, dtype=own.dtype), xp.zeros(lead + lacks, values.dtype)
+        zeros[own[:lead] - first] = of_own[:lead]
+        parts += [(every, zeros), (own[lead:], of_own[lead:])]
+    completed, of_completed = map(xp.concatenate, zip(*parts, strict=True))
+    return completed, of_completed

@@ -12,7 +12,7 @@ from sparse_mpi.kernels.cpu.late_adam import adam
 from sparse_mpi.kernels.cpu.merging import merge, merge_loosely, merge_runs
 from sparse_mpi.kernels.cpu.packing import (
     add_dealt,
-    deal,
+    cast_votes,
     edges,
     lay_out,
     misplaced,
@@ -27,7 +27,6 @@ from sparse_mpi.kernels.cpu.pairs import (
     add_in_order,
     add_rows,
     among,
-    changes,
     clear,
     compress,
     contains,

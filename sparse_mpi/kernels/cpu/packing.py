@@ -14,7 +14,7 @@ from sparse_mpi.kernels import array
 from sparse_mpi.kernels.base import MISCOUNTED, MalformedMessage, totals
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import copy_bytes, load_word, lowest, ones, store_word
-from sparse_mpi.kernels.cpu.pairs import add
+from sparse_mpi.kernels.cpu.pairs import add, fetch_ahead, keep_of_few
 
 ZERO, ONE, BYTE = np.uint64(0), np.uint64(1), np.uint64(255)
 FOUR = 14  # low bits of an index up to which a word has room for those of four, beside 7 that begin in its first byte
@@ -27,11 +27,11 @@ def _count_bytes(width):
 
 
 @compiled
-def sizes(entries, regions, unit, together, code, block):
+def sizes(entries, regions, counted, together, code, block):
     found = np.zeros((3, entries.size), np.int64)
     for m in range(entries.size):
-        if unit:
-            found[0, m] = _count_bytes((regions[m, 1] - regions[m, 0]) // unit)
+        if counted:
+            found[0, m] = _count_bytes(regions[m, 1] - regions[m, 0])
         found[1, m] = -(-entries[m] // together) * code
         if block:
             found[2, m] = -(-entries[m] // block)
@@ -281,11 +281,12 @@ def _read_lows(lows, part, shift):
         part[i] += np.int64((_last_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
 
 
-def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    width, counts, owners = -(-size // ranks), np.zeros(ranks, np.int64), np.empty(len(chosen), np.uint16)
-    numbers, dealt = np.empty(len(chosen), index_dtype(width * ranks)), np.empty(len(chosen), values.dtype)
-    count = _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts)
-    return numbers[:count], dealt[:count], counts
+def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
+    ranks, most = len(quotas), min(len(indices), int(quotas.sum()))
+    width, counts = -(-len(x) // ranks), np.empty(ranks, np.int64)
+    numbers, deltas = np.empty(most, index_dtype(width * ranks)), np.empty(most, values.dtype)
+    count = _cast_votes(x, indices, values, quotas, width, numbers, deltas, counts)
+    return numbers[:count], deltas[:count], counts
 
 
 @compiled
@@ -295,28 +296,47 @@ def first_of(round_number, ranks):
 
 
 @compiled
-def _deal(indices, values, chosen, ranks, width, owners, numbers, dealt, counts):
-    """Count each rank's entries, then put nonzero ones in their places; return their number."""
-    starts = np.zeros(ranks + 1, np.int64)
-    for i in range(chosen.size):
-        index = indices[chosen[i]]
-        round_number = np.uint64(index) // np.uint64(ranks)
-        owner = np.int64(index) - np.int64(round_number) * ranks + first_of(round_number, ranks)
-        owner -= ranks if owner >= ranks else 0
-        owners[i] = owner
-        counts[owner] += values[chosen[i]] != 0
+def _cast_votes(x, indices, values, quotas, width, numbers, deltas, counts):
+    """Count each rank's candidates, put them in their places, and keep the most worthwhile; return their number."""
+    ranks, many, share = quotas.size, indices.size, 1 / quotas.size
+    owners, found, starts = np.empty(many, np.uint16), np.empty(many, numbers.dtype), np.zeros(ranks + 1, np.int64)
+    for i in range(many):  # owners of all together, by vector instructions
+        index = np.int64(indices[i])
+        turn = np.int64(index * share)  # or one beside it
+        turn += (turn + 1) * ranks <= index
+        turn -= turn * ranks > index
+        owner = index - turn * ranks + first_of(turn, ranks)
+        owner = owner - ranks if owner >= ranks else owner
+        owners[i], found[i] = owner, owner * width + turn
+    for i in range(many):
+        starts[owners[i] + 1] += 1
     for owner in range(ranks):
-        starts[owner + 1] = starts[owner] + counts[owner]
-    for i in range(chosen.size):
-        value = values[chosen[i]]
-        if value == 0:
-            continue
+        starts[owner + 1] += starts[owner]
+    dealt, changes, worth = np.empty_like(found), np.empty_like(values), np.empty_like(values)
+    for i in range(many):
+        fetch_ahead(x, indices, i)
         owner = np.int64(owners[i])
         at = starts[owner]
         starts[owner] += 1
-        numbers[at] = owner * width + np.int64(np.uint64(indices[chosen[i]]) // np.uint64(ranks))
-        dealt[at] = value
-    return starts[ranks - 1]  # end of the last rank's entries
+        dealt[at], worth[at] = found[i], values[i]
+        changes[at] = values[i] - x[indices[i]]
+    for i in range(many):  # roots of all together, by vector instructions
+        worth[i] = np.sqrt(np.abs(changes[i])) * np.sqrt(np.abs(worth[i]))
+    places, chosen, largest = np.arange(many), np.empty(numbers.size, np.int64), np.empty_like(deltas)
+    begin, count, guess = np.int64(0), np.int64(0), np.int64(0)
+    for owner in range(ranks):
+        end, most = starts[owner], quotas[owner]
+        kept = chosen[count : count + min(most, end - begin)]
+        if most < end - begin and most > 0:
+            guess = keep_of_few(places[begin:end], worth[begin:end], kept, largest[: kept.size], guess)
+        elif most > 0:
+            kept[:] = places[begin:end]
+        counts[owner] = kept.size
+        count += kept.size
+        begin = end
+    for i in range(count):
+        numbers[i], deltas[i] = dealt[chosen[i]], changes[chosen[i]]
+    return count
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:

@@ -35,7 +35,7 @@ def add_rows(matrix):
 
 
 @compiled
-def _fetch_ahead(x, indices, i):
+def fetch_ahead(x, indices, i):
     """Fetch the cache line needed `AHEAD` entries after ``indices[i]``, or the last one.
 
     Indices are too far apart for the processor's own prefetch.
@@ -46,7 +46,7 @@ def _fetch_ahead(x, indices, i):
 @compiled
 def add(x, indices, values):
     for i in range(indices.size):
-        _fetch_ahead(x, indices, i)
+        fetch_ahead(x, indices, i)
         x[indices[i]] += values[i]
 
 
@@ -57,7 +57,7 @@ def add_in_order(x: Array, indices: Array, values: Array, low: int = 0, lengths:
 @compiled
 def subtract(x, indices, values):
     for i in range(indices.size):
-        _fetch_ahead(x, indices, i)
+        fetch_ahead(x, indices, i)
         at = indices[i]
         x[at] = x[at] - values[i] if np.isfinite(values[i]) else 0
 
@@ -66,27 +66,15 @@ def subtract(x, indices, values):
 def gather(x, indices):
     values = np.empty(indices.size, x.dtype)
     for i in range(indices.size):
-        _fetch_ahead(x, indices, i)
+        fetch_ahead(x, indices, i)
         values[i] = x[indices[i]]
     return values
 
 
 @compiled
-def changes(x, indices, values):
-    places, deltas, worth = np.empty(values.size, np.int32), np.empty_like(values), np.empty_like(values)
-    for i in range(indices.size):
-        _fetch_ahead(x, indices, i)
-        places[i] = i
-        deltas[i] = values[i] - x[indices[i]]
-    for i in range(values.size):  # roots of all together, by vector instructions
-        worth[i] = np.sqrt(np.abs(deltas[i])) * np.sqrt(np.abs(values[i]))
-    return places, deltas, worth
-
-
-@compiled
 def clear(x, indices):
     for i in range(indices.size):
-        _fetch_ahead(x, indices, i)
+        fetch_ahead(x, indices, i)
         x[indices[i]] = 0
 
 

@@ -20,6 +20,7 @@ from sparse_mpi.kernels.levels import (
     LARGEST,
     LARGEST_SHORT,
     LEVEL,
+    NO_VOTE,
     NOT_FINITE,
     SHARE,
     SHIFT,
@@ -365,17 +366,18 @@ _lowest = compiled(lowest)
 @compiled
 def _to_ballots(values, indices, coded, lows, rounded):
     bits = bits_of(values)
-    total, least = np.int64(0), np.int64(INF_BITS)
+    total, least, count = np.int64(0), np.int64(INF_BITS), np.int64(0)
     for i in range(bits.size):
         magnitude = np.int64(bits[i]) & 0x7FFFFFFF
         total += magnitude
-        least = min(least, magnitude)
-    low = _lowest(total, least, bits.size)
+        least = min(least, magnitude if magnitude else least)
+        count += magnitude != 0
+    low = _lowest(total, least, count)
     lows[:] = low
     for i in range(bits.size):
         magnitude = np.int64(bits[i]) & 0x7FFFFFFF
         level = min(max((magnitude - low) >> SHIFT, 0), NOT_FINITE - 1) if magnitude < INF_BITS else NOT_FINITE
-        code = 2 * level + (bits[i] < 0)
+        code = (2 * level + (bits[i] < 0 and level < NOT_FINITE)) if magnitude else NO_VOTE
         coded[i] = BALLOTS * np.int64(indices[i]) + code
         rounded[i] = _decoded(indices[i], code, low)
 
@@ -386,7 +388,7 @@ def _decoded(index, code, low):
     inside = (np.uint32(np.uint32(index) * HASH) & np.uint32(LEVEL - 1)) ^ np.uint32(negative << np.uint32(4))
     bits = np.uint32(np.uint32(low) + np.uint32(level * np.uint32(LEVEL)) + inside)
     bits = np.uint32(INF_BITS) if level == NOT_FINITE else min(bits, np.uint32(INF_BITS - 1))
-    return real_of(np.uint32(bits | np.uint32(negative << np.uint32(31))))
+    return real_of(np.uint32(0) if code == NO_VOTE else np.uint32(bits | np.uint32(negative << np.uint32(31))))
 
 
 def from_ballots(messages: np.ndarray, coded: Array, lows: Array, size: int) -> tuple[Array, Array]:

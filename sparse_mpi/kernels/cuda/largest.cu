@@ -34,6 +34,33 @@ select_rows(const REAL* x, const int64* table, INDEX* indices, REAL* values) {
     }
 }
 
+// One block an owner of votes: keeps those of most worth, as many as its quota. ends: the sums of all counts up to each
+// one, `tiles` an owner. told: memory of the host, with all quotas, and behind them room for how many each owner gets.
+extern "C" __global__ void __launch_bounds__(THREADS)
+keep_votes(const int64* ends, int64 tiles, const INDEX* numbers, const REAL* deltas, const REAL* worth, int64* told,
+           INDEX* kept, REAL* largest) {
+    const int64 owner = blockIdx.x;
+    const auto end_of = [=](int64 before) { return before ? ends[before * tiles - 1] : 0; };
+    const auto number_of = [=](int64 other) {
+        const int64 there = end_of(other + 1) - end_of(other);
+        return there < told[other] ? there : told[other];
+    };
+    uint32 earlier = 0, total;
+    for (int64 other = threadIdx.x; other < owner; other += THREADS) earlier += (uint32)number_of(other);
+    scan(earlier, total);
+    const int64 first = end_of(owner), there = end_of(owner + 1) - first, number = number_of(owner);
+    const auto write = [=](uint32 to, int64 at) {
+        kept[total + to] = numbers[first + at];
+        largest[total + to] = deltas[first + at];
+    };
+    if (number && number < there) {
+        k_largest(worth + first, there, number, write);
+    } else {
+        for (int64 at = threadIdx.x; at < number; at += THREADS) write((uint32)at, at);
+    }
+    if (threadIdx.x == 0) told[gridDim.x + owner] = number;
+}
+
 // Keeps k of m pairs, 1 <= k < m < 2^32, which are so few that they mostly stay in the caches. A block has a share of
 // `each` pairs.
 //

@@ -11,7 +11,7 @@ from sparse_mpi.arrays import Array, index_dtype
 from sparse_mpi.kernels.adam import COLUMNS, NADAM, NAMES, RMSPROP
 from sparse_mpi.kernels.base import BALLOTS, MESSAGE, SCALED, code_places, totals
 from sparse_mpi.kernels.cuda.cleared import cleared
-from sparse_mpi.kernels.cuda.compilation import blocks_for, kernel, launch, start
+from sparse_mpi.kernels.cuda.compilation import DIGIT, SELECTING, blocks_for, kernel, launch, start
 from sparse_mpi.kernels.cuda.told import Told
 
 MESSAGES = 31  # most messages whose records are passed to a kernel by value: 120 bytes each, of 4096 for all arguments
@@ -234,18 +234,22 @@ def _start(name: str, blocks: int, *arguments: object, index: Any = np.int32) ->
     launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, **types)
 
 
-def deal(indices: Array, values: Array, chosen: Array, size: int, ranks: int) -> tuple[Array, Array, np.ndarray]:
-    count, width = len(chosen), -(-size // ranks)
-    numbers, dealt = cupy.empty(count, index_dtype(width * ranks)), cupy.empty(count, values.dtype)
-    if not count:
-        return numbers, dealt, np.zeros(ranks, np.int64)
-    told, counts = Told(ranks), cupy.empty(ranks * blocks_for(count), np.int64)
-    given, real, types = (indices, values, chosen, ranks), values.dtype, (indices.dtype, numbers.dtype)
-    _vote("count_dealt", count, types, *given, counts, real=real)
-    _vote("deal", count, types, *given, width, cupy.cumsum(counts), numbers, dealt, told.pointer, real=real)
+def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
+    count, ranks = len(values), len(quotas)
+    width, real, most = -(-len(x) // ranks), values.dtype, min(count, int(quotas.sum()))
+    number = index_dtype(width * ranks)
+    kept, largest = cupy.empty(most, number), cupy.empty(most, real)
+    if not most:
+        return kept, largest, np.zeros(ranks, np.int64)
+    dealt, deltas, worth = cupy.empty(count, number), cupy.empty_like(values), cupy.empty_like(values)
+    told, counts, types = Told(ranks, quotas), cupy.empty(ranks * blocks_for(count), np.int64), (indices.dtype, number)
+    _vote("count_dealt", count, types, indices, ranks, counts)
+    ends = cupy.cumsum(counts)
+    _vote("deal", count, types, x, indices, values, ranks, width, ends, dealt, deltas, worth, real=real)
+    keep = kernel("keep_votes", "largest.cu", SELECTING, DIGIT=DIGIT, REAL=real, INDEX=number)
+    start(keep, ranks, ends, blocks_for(count), dealt, deltas, worth, told.pointer, kept, largest, threads=SELECTING)
     owned = told.written().numbers().copy()
-    count = int(owned.sum())
-    return numbers[:count], dealt[:count], owned
+    return kept[: int(owned.sum())], largest[: int(owned.sum())], owned
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:
@@ -260,16 +264,9 @@ def add_dealt(x: Array, numbers: Array, values: Array, size: int, ranks: int) ->
     _vote("add_dealt", len(numbers), types, *given, real=values.dtype)
 
 
-def changes(x: Array, indices: Array, values: Array) -> tuple[Array, Array, Array]:
-    places, deltas, worth = cupy.empty(len(values), np.int32), cupy.empty_like(values), cupy.empty_like(values)
-    given, types = (x, indices, values, places, deltas, worth), (indices.dtype, indices.dtype)
-    _vote("changes", len(values), types, *given, real=values.dtype)
-    return places, deltas, worth
-
-
 def to_ballots(values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
     coded, blocks = cupy.empty(len(indices), index_dtype(BALLOTS * size)), min(SUMMED, blocks_for(len(indices), PARTS))
-    lows, rounded, of_blocks = cupy.empty_like(values), cupy.empty_like(values), cupy.empty(2 * blocks, np.int64)
+    lows, rounded, of_blocks = cupy.empty_like(values), cupy.empty_like(values), cupy.empty(3 * blocks, np.int64)
     types = (indices.dtype, coded.dtype)
     _vote("sum_levels", len(values), types, values, of_blocks, blocks=blocks)
     _vote("to_ballots", len(values), types, values, indices, of_blocks, blocks, coded, lows, rounded)
