@@ -200,15 +200,14 @@ class Elect(Algorithm):
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
         # steps.
-        packed, own = pack_ballots(ballots, quotas, owners.regions), np.full(comm.size, quotas[rank])
+        packed, mine, first = pack_ballots(ballots, quotas, owners.regions), _all(rank, comm.size), rank * owners.width
         owners.add(my_vote_sum, packed.vector)
-        region, first = owners.regions[rank : rank + 1], int(owners.boundaries[rank])
-        came = unpack_ballots(_exchanged(packed, comm), own, region.repeat(comm.size, axis=0), ballots.size, acc.dtype)
-        passes.add_in_order(all_vote_sum, came.indices, came.values, first, own)
+        came = unpack_ballots(_exchanged(packed, comm), quotas[mine], owners.regions[mine], ballots.size, acc.dtype)
+        passes.add_in_order(all_vote_sum, came.indices, came.values, first, quotas[mine])
 
         # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes, which begin
         # anew without votes. If too few have votes, more of its own largest follow.
-        quotas = owners.quotas(k, state.turn)
+        quotas, own = owners.quotas(k, state.turn), slice(rank, rank + 1)
         quota, of_winners, winners = int(quotas[rank]), state.winners, came.indices[:0]
         if quota:
             (winners, _, _), of_winners = WINNERS.select(all_vote_sum, quota, of_winners)
@@ -218,10 +217,10 @@ class Elect(Algorithm):
             only = np.where(np.arange(comm.size) == rank, quota, 0)
             numbers, deltas, _ = passes.cast_votes(my_vote_sum, largest.indices, largest.values, only)
             elected = with_largest(winners, (numbers - first).astype(winners.dtype), deltas, quota)
-            elected, _ = completed(elected, elected, np.array([len(elected)]), quotas[[rank]], owners.boundaries[:1])
+            elected, _ = completed(elected, elected, np.array([len(elected)]), quotas[own], owners.boundaries[:1])
 
         # Broadcast winners: all ranks learn which entries are elected.
-        message = pack_positions(elected, quotas[[rank]], region - first)
+        message = pack_positions(elected, quotas[own], owners.regions[:1])
         gathered, _ = comm.allgatherv(message, positions_lengths(quotas, owners.regions))
         indices = owners.indices(unpack_positions(gathered, quotas, owners.regions, ballots.size))
         indices.sort()
@@ -251,12 +250,12 @@ class Elect(Algorithm):
         numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
         packed = wire.pack(numbered, sizes, regions)
         lengths, sent = packed.lengths, packed.vector.values
-        own, region = np.full(comm.size, lengths[rank]), regions[rank : rank + 1]
-        came = wire.unpack(_exchanged(packed, comm), own, region.repeat(comm.size, axis=0), m, dtype).values
+        mine, own = _all(rank, comm.size), slice(rank, rank + 1)
+        came = wire.unpack(_exchanged(packed, comm), lengths[mine], regions[mine], m, dtype).values
         summed = kernels.of(came).add_rows(came.reshape(comm.size, end - first))
         # Allgather: every rank gets the sums of all shares.
         shares = SparseVector(numbered.indices[first:end], summed, m)
-        arriving = wire.pack(shares, sizes[rank : rank + 1], region)
+        arriving = wire.pack(shares, sizes[own], regions[own])
         gathered, _ = comm.allgatherv(arriving.buffer, lengths)
         total = wire.unpack(gathered, lengths, regions, m, dtype)
         # Owed: the rounding error of a sum stays with the rank that added it up.
@@ -310,6 +309,11 @@ class Elect(Algorithm):
 
 
 @lru_cache(maxsize=64)
+def _all(rank: int, ranks: int) -> np.ndarray:
+    return np.full(ranks, rank)
+
+
+@lru_cache(maxsize=64)
 def _shares(m: int, each: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return sizes and regions of equal shares of m numbers, ``each`` of which belong together."""
     bounds = each * equal_boundaries(m // each, ranks)
@@ -318,7 +322,8 @@ def _shares(m: int, each: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _exchanged(packed: Packed, comm: Comm) -> Array:
     """Send each rank its message, as long as those that it gets from all others; return those for this rank."""
-    lengths, own = packed.lengths, packed.lengths[comm.rank]
-    if (lengths == own).all():
+    lengths = packed.lengths.tolist()
+    own = lengths[comm.rank]
+    if lengths.count(own) == len(lengths):
         return comm.alltoallv(packed.buffer)[0]
-    return comm.alltoallv(packed.buffer, lengths, np.full(comm.size, own))[0]
+    return comm.alltoallv(packed.buffer, packed.lengths, np.full(comm.size, own))[0]

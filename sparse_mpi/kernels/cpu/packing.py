@@ -282,7 +282,7 @@ def _read_lows(lows, part, shift):
 
 
 def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
-    ranks, most = len(quotas), min(len(indices), int(quotas.sum()))
+    ranks, most = len(quotas), min(len(indices), sum(quotas.tolist()))
     width, counts = -(-len(x) // ranks), np.empty(ranks, np.int64)
     numbers, deltas = np.empty(most, index_dtype(width * ranks)), np.empty(most, values.dtype)
     count = _cast_votes(x, indices, values, quotas, width, numbers, deltas, counts)
