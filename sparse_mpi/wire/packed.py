@@ -426,9 +426,9 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 # one of its sender. The code is written as the lowest bits of the index, so that the packed format needs no other
 # section but the smallest magnitude, in two bytes. Of the 8 levels the last one is for NaN and Inf, which arrive as
 # +Inf, and its other code for 0; finite magnitudes beyond the others count as the largest of them, about 3.4 times the
-# smallest magnitude. A hash
-# of the index says where inside its level a magnitude is taken to be, so that votes seldom tie, and its sign in one bit
-# of that, so that votes of the same level and opposite signs do not add up to 0, which would be as none.
+# smallest magnitude. A hash of the index says where inside its level a magnitude is taken to be, so that votes seldom
+# tie, and its sign in one bit of that, so that votes of the same level and opposite signs do not add up to 0, which
+# would be as none.
 
 
 class _Same(_NoValues):

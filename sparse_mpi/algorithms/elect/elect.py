@@ -76,7 +76,7 @@ _NO_VOTES = np.empty(0, np.float32)
 
 @dataclass(frozen=True)
 class ElectState:
-    """State between steps. Selections and vote sums differ between ranks; the rest is replicated."""
+    """State between steps. Selections, votes and their sums differ between ranks; the rest is replicated."""
 
     # Fields of 0.4 that are gone, and new ones: guesses that save time and change no result
     since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))
@@ -321,7 +321,7 @@ def _shares(m: int, each: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _exchanged(packed: Packed, comm: Comm) -> Array:
-    """Send each rank its message, as long as those that it gets from all others; return those for this rank."""
+    """Send each rank its message; return those for this rank, all as long as its own to itself."""
     lengths = packed.lengths.tolist()
     own = lengths[comm.rank]
     if lengths.count(own) == len(lengths):

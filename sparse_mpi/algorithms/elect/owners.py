@@ -1,7 +1,7 @@
 """Owners of entries, who count their votes: neighbouring indices have different owners, with equal shares.
 
 Indices are dealt out one by one; each round begins at another rank, which spreads a matrix's columns too. No message is
-needed, and only chance gives a rank more votes than another.
+needed.
 """
 
 from __future__ import annotations
