@@ -12,7 +12,7 @@ from sparse_mpi.comm.counting import CountingComm, require_rank
 class NullComm(CountingComm):
     """A communicator that moves nothing, for benchmarks: other ranks are taken to hold this rank's data.
 
-    oktopk needs one rank, because its ranks send messages of other lengths; elect a k of 64 P, or that P divides.
+    oktopk needs one rank: its ranks send messages of other lengths. elect needs a k that P divides, or of 64 P or more.
     """
 
     staged = False

@@ -14,7 +14,7 @@ LONG = 1 << 13  # entries from which on a row is long
 SKETCH = 1024  # numbers in the result of `Kernels.sketch`
 SKETCHED_ROWS = 128  # rows of `SKETCH` entries that are added up by themselves, before these sums in order
 LEAST_SQUARE = 1e-20  # least square in `Kernels.standardized`
-BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 8 levels
+BALLOTS = 16  # codes of `Kernels.to_ballots`: a sign and 7 levels, not finite, and 0
 SCALED = 128  # neighbouring values of a message, a block, that share a scale in `Kernels.to_int8`, `to_int4`, `to_int2`
 # The layout of packed messages that stand one after another in a buffer of bytes: a structured array (m,), m >= 1, on
 # the host, with one record a message. `wire.packed` explains the format.
@@ -399,7 +399,7 @@ class Kernels(Protocol):
         """Add ``values`` to ``x`` in place at the indices to which `cast_votes` gives distinct ``numbers`` ``(m,)``."""
 
     def to_ballots(self, values: Array, indices: Array, size: int) -> tuple[Array, Array, Array]:
-        """Round votes, float32, to a sign and one of 8 magnitudes, or to zero; see `wire.packed`.
+        """Round votes, float32, to a sign and one of 7 magnitudes, to Inf or 0; see `wire.packed`.
 
         Returns:
             Each index times `BALLOTS` plus its code; the smallest magnitude of the codes, ``(m,)`` float32, all alike;

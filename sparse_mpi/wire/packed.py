@@ -41,7 +41,7 @@ from sparse_mpi.wire.base import Packed, SizeBound, Wire
 from sparse_mpi.wire.codecs import Codec, Int8, Unrounded, as_type, single
 
 # Where to look around the number of entries that would fill a message: the scale of a block that is not full, and parts
-# of bytes, take up to 52 bits, of 5 an entry
+# of bytes, take up to 52 bits, of 9 an entry
 NEAR = np.arange(-20, 9)
 
 
@@ -226,17 +226,17 @@ def _entries_by_length(form: _Form, value: int, lengths: bytes, regions: bytes) 
     long, spans = np.frombuffer(lengths, np.int64), np.frombuffer(regions, np.int64).reshape(-1, 2)
     widths = spans[:, 1] - spans[:, 0]
     code = value if form.code is None else form.code
-    each, most = 8 * code + (8 * form.scale_bytes / form.block if form.block else 0), widths
+    each = 8 * code + (8 * form.scale_bytes / form.block if form.block else 0)
     # A guess: bits an entry depend on the number of entries.
-    bits = 8.0 * (long - count_bytes(most))
+    bits = 8.0 * (long - count_bytes(widths))
     guess = bits / (each + 2)
     for _ in range(3):
         shift = np.floor(np.log2(np.maximum(widths / np.maximum(guess, 1), 1)))
         guess = (bits - widths / 2.0**shift) / (each + shift + 1)
     if each:  # more of them, if that is where a bitmap is shorter
         guess = np.maximum(guess, (bits - widths) / each)
-    near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, most])
-    near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= most[:, None])] = 0
+    near = np.column_stack([guess.astype(np.int64)[:, None] + NEAR, widths])
+    near[:, :-1][(near[:, :-1] < 1) | (near[:, :-1] >= widths[:, None])] = 0
     found = _records(form, value, near.tobytes(), np.repeat(spans, len(NEAR) + 1, axis=0).tobytes())[1].reshape(
         near.shape
     )
@@ -423,12 +423,12 @@ def positions_lengths(counts: np.ndarray, regions: np.ndarray) -> np.ndarray:
 # Ballots: packed messages of values in four bits, for sums that need only tell which entries are large.
 #
 # An entry is an index and a code: its sign, and how many quarters of an octave its magnitude lies above the smallest
-# one of its sender. The code is written as the lowest bits of the index, so that the packed format needs no other
-# section but the smallest magnitude, in two bytes. Of the 8 levels the last one is for NaN and Inf, which arrive as
-# +Inf, and its other code for 0; finite magnitudes beyond the others count as the largest of them, about 3.4 times the
-# smallest magnitude. A hash of the index says where inside its level a magnitude is taken to be, so that votes seldom
-# tie, and its sign in one bit of that, so that votes of the same level and opposite signs do not add up to 0, which
-# would be as none.
+# of its sender that is not 0. The code is written as the lowest bits of the index, so that the packed format needs no
+# other section but the smallest magnitude, in two bytes. The last of 8 levels has no sign: one of its codes is for NaN
+# and Inf, which arrive as +Inf, the other for 0. Finite magnitudes beyond the others count as the largest of them,
+# about 3.4 times the smallest magnitude. A hash of the index says where inside its level a magnitude is taken to be, so
+# that votes seldom tie, and its sign in one bit of that, so that votes of the same level and opposite signs do not add
+# up to 0, which would be as none.
 
 
 class _Same(_NoValues):

@@ -92,9 +92,5 @@ def share(name: str, wire: str) -> float:
 @pytest.mark.parametrize("wire", [name for name in WIRES if name != "coo32"])
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if takes(name, "wire")])
 def test_a_bound_is_as_near_with_any_format_of_messages(name, wire):
-    """To two fifths, because what is moved to balance a result, which seldom happens, goes as pairs in any format.
-
-    To a third where a byte holds several values: beside these the votes of Elect, of which a bound has k, weigh more.
-    """
-    least = 0.4 if WIRES[wire].codec.together == 1 else 1 / 3
-    assert 1 >= share(name, wire) >= least * share(name, "coo32")
+    """To two fifths, because what is moved to balance a result, which seldom happens, goes as pairs in any format."""
+    assert 1 >= share(name, wire) >= 0.4 * share(name, "coo32")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparse_mpi import SparseAllreduce
+from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import EQUAL, Owners
 from sparse_mpi.algorithms.elect.votes import completed, may_vote
@@ -101,10 +101,22 @@ def test_ranks_that_divide_entries_up_leave_none_out(size, share):
     np.testing.assert_allclose(masks.mean(axis=1), share, atol=0.01)
 
 
-@pytest.mark.parametrize("seed", [100, 380])
-def test_what_is_not_finite_shows_where_ranks_divide_entries_up(seed):
-    """The rank that has it may not be among those that vote for its entry in that step."""
-    check_algorithm(Elect(), Trials((2,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
+@pytest.mark.parametrize(("size", "seed"), [(2, 100), (2, 380), (8, 0), (24, 1)])
+def test_what_is_not_finite_shows_where_ranks_divide_entries_up(size, seed):
+    """The rank that has it may not be among those that vote for its entry in that step, or its owner get few votes."""
+    check_algorithm(Elect(), Trials((size,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
+
+
+@pytest.mark.parametrize(("n", "k", "size"), [(3, 2, 7), (20, 16, 7), (20, 19, 3), (6401, 6401, 100), (1000, 457, 7)])
+def test_no_turn_takes_more_than_the_bound(n, k, size):
+    def body(comm):
+        reducer, sent = SparseAllreduce(n, k=k, comm=comm, algorithm="elect"), []
+        for step in range(size):
+            reducer.step(np.random.default_rng([step, comm.rank]).standard_normal(n).astype(np.float32))
+            sent.append(reducer.report.traffic.sent)
+        return max(sent), reducer.algorithm.bound(reducer.layout, k, size).payload(8, 4)
+
+    assert all(most <= bound for most, bound in World(size).run(body))
 
 
 @pytest.mark.parametrize("columns", [64, 100, 512])

@@ -1,4 +1,4 @@
-"""Quota: the shape of a step, as of Elect's; which entries it takes, and when it hands over to Ok-Topk."""
+"""Quota: the shape of a step, of Elect's too; which entries it takes, and when it hands over to Ok-Topk."""
 
 from __future__ import annotations
 

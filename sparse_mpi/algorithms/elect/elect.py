@@ -1,12 +1,13 @@
 """Elect: ranks vote sparsely for entries, then all add exact values of the elected ones.
 
 Costs k(P-1)/P times c votes, one index and two values: with c = 0.42, votes of about 1.6 bytes and packed indices
-9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 2 ceil(log2 P) messages. Returns k entries:
-every rank elects, among its own entries, a fair sample of all, the k/P with the largest sums of votes. Stores n + n/P
-numbers on each rank.
+9.7k(P-1)/P bytes in float32, 5.7 in bfloat16 and 3.7 in int8; 2(P - 1) + 2 ceil(log2 P) messages. Returns k entries,
+from 64 P on less k mod P: every rank elects, among its own entries, a fair sample of all, the k/P with the largest sums
+of votes. Stores n + n/P numbers on each rank.
 
 All lengths follow from n, k and P: a rank sends every other one c k/P votes, and all know how many entries each elects.
-Where fewer have votes, its own largest follow, and then its first ones, so that values of a result may be 0.
+Where fewer of a rank's entries have votes, it adds the largest of its own gradient, and then its first ones, so that
+values of a result may be 0.
 
 Ok-Topk sums an entry only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
@@ -99,8 +100,8 @@ class Elect(Algorithm):
     Args:
         selector: picks a rank's candidates, two to four for each vote.
         votes: c, a rank's votes over k, at least 1.05/P. After a step in which fewer than 0.9k/P of a rank's own
-            entries had votes, because ranks voted for the same ones, it looks among more for its votes, up to k, of
-            which it leaves some to others; after other steps among fewer.
+            entries had votes, because ranks voted for the same ones, it nominates more entries, up to k, and leaves
+            some of them to other ranks; after other steps fewer.
         wire: the message format of values, 8 bits by default; the rounding error stays in the residual. If k is n or on
             a single rank, no residual can correct it, and values have full precision. Indices known to all ranks are
             not sent if the format allows.
@@ -268,9 +269,8 @@ class Elect(Algorithm):
         return max(self.votes, NOMINATED / ranks, k / size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
-        votes = self._least_votes(k, size, ranks) * k
-        # Equally many of each owner, so that all messages have one length
-        return ranks * round(votes / ranks) if votes >= ranks else max(1, round(votes))
+        # Equally many of each owner, and one at least, which may be NaN; with small k of each that elects an entry
+        return ranks * max(1, round(self._least_votes(k, size, ranks) * k / ranks)) if k >= ranks else k
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if ranks == 1:
@@ -286,15 +286,16 @@ class Elect(Algorithm):
         if ranks == 1:
             return Bound(0, 0, 0, 0)
         wire, owners = self._sum_wire(k, layout.size, ranks), Owners.of(layout.size, ranks)
-        votes, elected = owners.quotas(self._votes(k, layout.size, ranks), 0), owners.quotas(k, 0)
-        votes, places, region = votes.max(keepdims=True), elected.max(keepdims=True), owners.regions[:1]
-        indices = ballots_lengths(votes, region) + positions_lengths(places, region)
-        share = -(-int(elected.sum()) // ranks)
+        most, region = np.array([owners.most(k)]), owners.regions[:1]
+        votes = ballots_lengths(np.array([owners.most(self._votes(k, layout.size, ranks))]), region)
+        # All entries of a region take no bytes, but one less
+        places = np.maximum(*(positions_lengths(number, region) for number in (most, np.maximum(most - 1, 0))))
+        share = min(int(most[0]), -(-min(k, layout.size) // ranks))
         values = wire.max_size(share, share)
         if wire.codec is not None and not wire.lossless:  # every message is full
             length = wire.lengths_of(np.array([share]), np.array([[0, share]]), share, np.float32)
             values = SizeBound(extra=int(length[0]))
-        message = values * 2 + SizeBound(extra=int(indices[0]))
+        message = values * 2 + SizeBound(extra=int(votes[0] + places[0]))
         return Bound.of(message * (ranks - 1), 2 * (ranks - 1) + 2 * rounds(ranks), 0)
 
     def _sum_wire(self, k: int, size: int, ranks: int) -> Wire:
@@ -315,13 +316,13 @@ def _all(rank: int, ranks: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _shares(m: int, each: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return sizes and regions of equal shares of m numbers, ``each`` of which belong together."""
+    """Return sizes and regions of equal shares of m numbers, in which ``each`` neighbours stay together."""
     bounds = each * equal_boundaries(m // each, ranks)
     return np.diff(bounds), regions_of(bounds)
 
 
 def _exchanged(packed: Packed, comm: Comm) -> Array:
-    """Send each rank its message; return those for this rank, all as long as its own to itself."""
+    """Send each rank its message; return those for this rank, each as long as its own to itself."""
     lengths = packed.lengths.tolist()
     own = lengths[comm.rank]
     if lengths.count(own) == len(lengths):

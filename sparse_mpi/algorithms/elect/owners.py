@@ -52,15 +52,21 @@ class Owners:
 
     @lru_cache(maxsize=64)  # noqa: B019 - one object for each pair of size and ranks
     def quotas(self, k: int, turn: int) -> np.ndarray:
-        """Return each rank's share ``(P,)`` of k entries: the same, or with fewer than 64 a rank up to one more.
+        """Return each rank's share ``(P,)`` of k entries, which sum to k, or to a multiple of P from 64 P on.
 
-        The ranks with one more change with ``turn``: small k leave none out.
+        Some ranks may have one more, and change with ``turn``: small k leave none out.
         """
         if k >= self.size:
             return self.owned
         k -= k % self.ranks if k >= EQUAL * self.ranks else 0
         ends = k * np.arange(turn, turn + self.ranks + 1) // self.ranks
         return np.minimum(np.diff(ends), self.owned)
+
+    def most(self, k: int) -> int:
+        """Return the most of `quotas` in any turn."""
+        if k >= self.size:
+            return self.width
+        return min(k // self.ranks if k >= EQUAL * self.ranks else -(-k // self.ranks), self.width)
 
     def add(self, x: Array, numbered: SparseVector) -> None:
         kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)

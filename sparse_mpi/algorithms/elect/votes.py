@@ -26,8 +26,8 @@ def candidates_for(votes: int, size: int, ranks: int) -> int:
 def may_vote(candidates: SparseVector, place: int, ranks: int, share: float) -> Array:
     """Return the mask ``(m,)`` of ``candidates`` for which this rank may vote where ranks divide the entries.
 
-    A rank may vote for a ``share`` of all indices, and share times P ranks, rounded up or down, for each index. NaN and
-    Inf are always in the mask: they must show in the sum.
+    A rank may vote for a ``share`` of all indices, and for each index some rank may, which is at its turn. NaN and Inf
+    are always in the mask: they must show in the sum.
     """
     offsets = (fractions(candidates.indices) + np.uint32((place << 16) // ranks)) & np.uint32(0xFFFF)
     finite = namespace(candidates.values).isfinite(candidates.values)
@@ -56,7 +56,10 @@ def completed(
     for first, count, lacks in zip(firsts.tolist(), counts.tolist(), lacking, strict=True):
         own, of_own = numbers[begin : begin + count], values[begin : begin + count]
         begin += count
-        # Up to the entry with as many others before it as are lacking, all are taken.
+        if not lacks:
+            parts.append((own, of_own))
+            continue
+        # All places are taken up to the entry before which ``lacks`` others lie.
         lead = int((own - first - xp.arange(count) < lacks).sum())
         every, zeros = xp.arange(first, first + lead + lacks, dtype=own.dtype), xp.zeros(lead + lacks, values.dtype)
         zeros[own[:lead] - first] = of_own[:lead]

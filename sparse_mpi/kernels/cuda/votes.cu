@@ -24,9 +24,6 @@ count_dealt(int64 count, const INDEX* indices, int64 ranks, int64* counts) {
     }
 }
 
-__device__ inline float32 root_of(float32 x) { return __fsqrt_rn(x); }
-__device__ inline float64 root_of(float64 x) { return __dsqrt_rn(x); }
-
 // ends: the sums of all counts up to each one. Writes numbers, votes and what they are worth where they belong, in their
 // order.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -44,7 +41,7 @@ deal(int64 count, const REAL* x, const INDEX* indices, const REAL* values, int64
     const REAL delta = values[i] - x[indices[i]];
     numbers[place] = (NUMBER)(own.owner * width + own.round);
     deltas[place] = delta;
-    worth[place] = root_of(real_of(magnitude(delta))) * root_of(real_of(magnitude(values[i])));
+    worth[place] = root(real_of(magnitude(delta))) * root(real_of(magnitude(values[i])));
 }
 
 // The index that has a number.
