@@ -20,8 +20,8 @@ from sparse_mpi.predict.ways import Sent, Way
 
 RING = 64 << 10  # bytes of a result from which it goes round a ring
 DENSE = {"dense": 4, "dense-bf16": 2}  # bytes an element
-POSTED = ("alltoallv", "alltoall", "rounds")  # calls whose every message costs cores in full
-INSIDE = 0.2  # cost of a message within any other call, relative to those
+POSTED = ("alltoallv", "rounds")  # calls whose messages Python posts, one by one; others are MPI's own
+INSIDE = 0.2  # cost of a message that MPI posts within a collective call, relative to others
 LINEAR = 7  # messages of a root, beyond which a broadcast goes down a tree
 PASSES = 16.0  # bytes an element: a gradient is read, a residual read and written, a sum filled with zeros
 

@@ -8,7 +8,7 @@ import pytest
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import EQUAL, Owners
-from sparse_mpi.algorithms.elect.votes import completed, may_vote
+from sparse_mpi.algorithms.elect.votes import may_vote
 from sparse_mpi.sparse import SparseVector
 from sparse_mpi.testing import Trials, check_algorithm
 from sparse_mpi.wire import WIRES
@@ -103,7 +103,6 @@ def test_ranks_that_divide_entries_up_leave_none_out(size, share):
 
 @pytest.mark.parametrize(("size", "seed"), [(2, 100), (2, 380), (8, 0), (24, 1)])
 def test_what_is_not_finite_shows_where_ranks_divide_entries_up(size, seed):
-    """The rank that has it may not be among those that vote for its entry in that step, or its owner get few votes."""
     check_algorithm(Elect(), Trials((size,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
 
 
@@ -155,13 +154,3 @@ def test_ranks_that_vote_alike_look_among_more_until_all_that_is_elected_had_vot
 
     for shares in ranks.run(body):
         assert shares[0] > 0.42 and max(shares) >= 0.9
-
-
-@pytest.mark.parametrize("lacks", [0, 1, 3])
-def test_ranks_with_too_few_entries_get_their_first_others(lacks):
-    numbers, counts, firsts = np.array([1, 2, 5, 10, 11, 12]), np.array([3, 3]), np.array([0, 10])
-    quotas = counts + np.array([lacks, 0])
-    found, values = completed(numbers, numbers + 0.5, counts, quotas, firsts)
-    mine = [1, 2, 5, 0, 3, 4][: 3 + lacks]
-    assert found.tolist() == [*sorted(mine), 10, 11, 12]
-    np.testing.assert_array_equal(values, np.where(np.isin(found, numbers), found + 0.5, 0))

@@ -50,6 +50,10 @@ def test_votes_are_the_changes_of_most_worth(passes, name, dtype, ranks, entries
     back = array.undeal(every, N, ranks)
     np.testing.assert_array_equal(np.sort(back), indices)
     np.testing.assert_array_equal(of_every, values[indices.searchsorted(back)] - x[back])
+    added, expected = put(passes, x.copy()), x.copy()
+    passes.add_dealt(added, put(passes, every), put(passes, of_every), N, ranks)
+    array.add_dealt(expected, every, of_every, N, ranks)
+    assert added.tobytes() == expected.tobytes()
     np.testing.assert_array_equal(counts, np.minimum(there, np.arange(ranks) % 4))
     worth = magnitude_bits(np.sqrt(np.abs(of_every)) * np.sqrt(np.abs(values[indices.searchsorted(back)])))
     for rank, (kept, end) in enumerate(zip(counts.tolist(), there.cumsum().tolist(), strict=True)):
@@ -60,7 +64,6 @@ def test_votes_are_the_changes_of_most_worth(passes, name, dtype, ranks, entries
 
 
 def test_numbers_of_more_bits_than_indices(passes):
-    """The last round may have more places than there are indices left."""
     size, indices = 2**31 - 1, np.array([0, 5, 2**31 - 3, 2**31 - 2], np.int32)
     x = np.broadcast_to(np.float32(0), size)
     numbers, _, _ = array.cast_votes(x, indices, indices.astype(np.float32), np.full(1000, 1))

@@ -64,9 +64,8 @@ class Owners:
 
     def most(self, k: int) -> int:
         """Return the most of `quotas` in any turn."""
-        if k >= self.size:
-            return self.width
-        return min(k // self.ranks if k >= EQUAL * self.ranks else -(-k // self.ranks), self.width)
+        equal = EQUAL * self.ranks <= k < self.size
+        return min(k // self.ranks if equal else -(-k // self.ranks), self.width)
 
     def add(self, x: Array, numbered: SparseVector) -> None:
         kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)
