@@ -201,7 +201,11 @@ class Elect(Algorithm):
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
         # steps.
-        packed, mine, first = pack_ballots(ballots, quotas, owners.regions), _all(rank, comm.size), rank * owners.width
+        packed, mine, first = (
+            pack_ballots(ballots, quotas, owners.regions),
+            np.full(comm.size, rank),
+            rank * owners.width,
+        )
         owners.add(my_vote_sum, packed.vector)
         came = unpack_ballots(_exchanged(packed, comm), quotas[mine], owners.regions[mine], ballots.size, acc.dtype)
         passes.add_in_order(all_vote_sum, came.indices, came.values, first, quotas[mine])
@@ -251,7 +255,7 @@ class Elect(Algorithm):
         numbered = SparseVector(namespace(values).arange(m, dtype=index_dtype(m)), values, m)
         packed = wire.pack(numbered, sizes, regions)
         lengths, sent = packed.lengths, packed.vector.values
-        mine, own = _all(rank, comm.size), slice(rank, rank + 1)
+        mine, own = np.full(comm.size, rank), slice(rank, rank + 1)
         came = wire.unpack(_exchanged(packed, comm), lengths[mine], regions[mine], m, dtype).values
         summed = kernels.of(came).add_rows(came.reshape(comm.size, end - first))
         # Allgather: every rank gets the sums of all shares.
@@ -307,11 +311,6 @@ class Elect(Algorithm):
         if isinstance(self.wire.codec, Int8):
             return ShortComplete(ShortInt8())
         return self.wire if self.wire.codec is None else Complete(self.wire.codec)
-
-
-@lru_cache(maxsize=64)
-def _all(rank: int, ranks: int) -> np.ndarray:
-    return np.full(ranks, rank)
 
 
 @lru_cache(maxsize=64)
