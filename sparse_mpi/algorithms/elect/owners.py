@@ -64,8 +64,7 @@ class Owners:
 
     def most(self, k: int) -> int:
         """Return the most of `quotas` in any turn."""
-        equal = EQUAL * self.ranks <= k < self.size
-        return min(k // self.ranks if equal else -(-k // self.ranks), self.width)
+        return min(k // self.ranks if EQUAL * self.ranks <= k < self.size else -(-k // self.ranks), self.width)
 
     def add(self, x: Array, numbered: SparseVector) -> None:
         kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)

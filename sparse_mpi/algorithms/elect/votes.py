@@ -56,11 +56,8 @@ def completed(
     for first, count, lacks in zip(firsts.tolist(), counts.tolist(), lacking, strict=True):
         own, of_own = numbers[begin : begin + count], values[begin : begin + count]
         begin += count
-        if not lacks:
-            parts.append((own, of_own))
-            continue
         # All places are taken up to the entry before which ``lacks`` others lie.
-        lead = int((own - first - xp.arange(count) < lacks).sum())
+        lead = int((own - first - xp.arange(count) < lacks).sum()) if lacks else 0
         every, zeros = xp.arange(first, first + lead + lacks, dtype=own.dtype), xp.zeros(lead + lacks, values.dtype)
         zeros[own[:lead] - first] = of_own[:lead]
         parts += [(every, zeros), (own[lead:], of_own[lead:])]
