@@ -34,7 +34,7 @@ from sparse_mpi_bench.figures.style import SHADES, panels, write
 WARM_UP = 6
 HOME = f"{Path(sparse_mpi.__file__).parent}{os.sep}"  # of the library, whatever the folder of the checkout is called
 SHOWN, NAMED = 0.003, 0.02  # the least shares of a step that have a bar in a figure, and a name
-SCATTERED = {"add", "subtract", "gather", "cast_votes", "clear", "add_dealt", "add_in_order"}  # of a vector, by indices
+SCATTERED = {"add", "subtract", "gather", "cast_votes", "clear", "add_dealt", "add_in_order"}  # entries by indices
 LINE = 64  # bytes that memory moves for an entry by itself
 Stack = tuple[str, ...]
 Draw = Callable[[int], np.ndarray]  # of that number of float32

@@ -31,7 +31,7 @@ SHAPES = {
 @pytest.mark.thin(1, ranks=(3,))
 @pytest.mark.ranks(1, 2, 3, 5, 6, 7, 8, 16)
 @pytest.mark.parametrize(("name", "k"), [("quota", K), ("elect", 2 * K)])
-@pytest.mark.parametrize("wire", ["packed", "packed+bf16", "packed+int8"])
+@pytest.mark.parametrize("wire", ["coo32", "packed", "packed+bf16", "packed+int8"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.full("compiled anew"))])
 def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype, name, k):
@@ -49,7 +49,7 @@ def test_every_step_sends_what_the_bound_says(ranks, shape, wire, dtype, name, k
     for sent, bound in ranks.run(body):
         if ranks.size > 1:
             agreement = 2 * (ranks.size - 1).bit_length()  # messages of the check of arguments
-            paid = bound.payload(0, np.dtype(dtype).itemsize)
+            paid = bound.payload(4 + np.dtype(dtype).itemsize, np.dtype(dtype).itemsize)
             assert {(s, m - agreement) for s, m, _ in sent} == {(paid, bound.messages)}
             assert len({control for _, _, control in sent[1:]}) == 1  # the check's alone
 

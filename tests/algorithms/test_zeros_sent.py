@@ -12,7 +12,7 @@ from sparse_mpi.testing import Case
 from .conformance import train
 
 SPARSE = [name for name in ALGORITHMS if takes(name, "selector") and not ALGORITHMS[name]().selector.patterned]
-SPARSE.remove("elect")  # of which a step has one shape, zeros included
+SPARSE.remove("elect")  # steps of one shape, zeros included
 
 
 def mostly_zero(rng, rank, ranks):

@@ -201,13 +201,10 @@ class Elect(Algorithm):
 
         # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
         # steps.
-        packed, mine, first = (
-            pack_ballots(ballots, quotas, owners.regions),
-            np.full(comm.size, rank),
-            rank * owners.width,
-        )
+        packed, mine = pack_ballots(ballots, quotas, owners.regions), np.full(comm.size, rank)
         owners.add(my_vote_sum, packed.vector)
         came = unpack_ballots(_exchanged(packed, comm), quotas[mine], owners.regions[mine], ballots.size, acc.dtype)
+        first = rank * owners.width
         passes.add_in_order(all_vote_sum, came.indices, came.values, first, quotas[mine])
 
         # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes, which begin

@@ -58,13 +58,15 @@ class Owners:
         """
         if k >= self.size:
             return self.owned
-        k -= k % self.ranks if k >= EQUAL * self.ranks else 0
-        ends = k * np.arange(turn, turn + self.ranks + 1) // self.ranks
+        ends = self._divided(k) * np.arange(turn, turn + self.ranks + 1) // self.ranks
         return np.minimum(np.diff(ends), self.owned)
 
     def most(self, k: int) -> int:
         """Return the most of `quotas` in any turn."""
-        return min(k // self.ranks if EQUAL * self.ranks <= k < self.size else -(-k // self.ranks), self.width)
+        return min(-(-self._divided(k) // self.ranks), self.width)
+
+    def _divided(self, k: int) -> int:
+        return k - k % self.ranks if EQUAL * self.ranks <= k < self.size else k
 
     def add(self, x: Array, numbered: SparseVector) -> None:
         kernels.of(x).add_dealt(x, numbered.indices, numbered.values, self.size, self.ranks)
