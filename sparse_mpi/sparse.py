@@ -92,13 +92,12 @@ def at_least(
     ``add`` ``(n,)``, if given, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` entries are
     those in ``x / sqrt(squares)``, see `Kernels.standardized`.
     """
-    passes = kernels.of(x)
     if squares is not None:
-        found = passes.select_standardized(x, squares, threshold, most, add)
+        found = kernels.host().select_standardized(x, squares, threshold, most, add)
     elif add is None:
-        found = passes.select(x, threshold, most)
+        found = kernels.of(x).select(x, threshold, most)
     else:
-        found = passes.accumulate_select(x, add, threshold, most)
+        found = kernels.host().accumulate_select(x, add, threshold, most)
     return None if found is None else SparseVector(*found, len(x))
 
 

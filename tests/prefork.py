@@ -105,8 +105,8 @@ def prepare() -> None:
 
         def steps(comm: Comm, algorithm: str = algorithm) -> None:
             reducer = SparseAllreduce(1000, k=9, comm=comm, algorithm=algorithm)
-            for _ in range(2):
-                reducer.step(np.ones(1000, np.float32))
+            for step in range(4):
+                reducer.step(np.random.default_rng(step).standard_normal(1000).astype(np.float32))
 
         World(2).run(steps)
     gc.collect()

@@ -43,7 +43,7 @@ class DenseBF16(Algorithm):
         received, _ = comm.alltoallv(message, widths, np.full(comm.size, widths[comm.rank]))
         exact = namespace(acc).zeros(widths[comm.rank], acc.dtype)
         for part in received.reshape(comm.size, -1):
-            kernels.accumulate(exact, part)
+            kernels.of(exact).accumulate(exact, part)
         # Allgather the sums, rounded once more.
         gathered, _ = comm.allgatherv(kernels.of(acc).to_bfloat16(exact), widths)
         total = widened(gathered).astype(acc.dtype, copy=False)

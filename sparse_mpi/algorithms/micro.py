@@ -20,7 +20,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparse_mpi import kernels
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
 from sparse_mpi.arrays import Array, index_dtype, magnitude_bits, namespace
@@ -28,7 +27,7 @@ from sparse_mpi.checks import check_range, check_whole
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.sparse import Layout, SparseVector, at_least, concatenate, merge, truncate
+from sparse_mpi.sparse import Layout, SparseVector, at_least, concatenate, merge, truncate, truncate_least
 from sparse_mpi.states import ranged
 
 GAIN = 1 / 5  # octaves that the threshold moves for one of the count: magnitudes of gradients are about as steep
@@ -82,7 +81,7 @@ class MiCRO(Algorithm):
             moved = state.threshold + round(GAIN * octave * log2(counts.sum() / max(k, comm.size)))
             threshold = min(max(moved, 1), _infinite(acc) - 1)
         else:
-            least = np.array([int(kernels.of(chosen.values).smallest(chosen.values)) // comm.size], np.int64)
+            least = np.array([int(truncate_least(chosen, chosen.nnz)[1]) // comm.size], np.int64)
             threshold = int(comm.allreduce(least, control=True)[0])
         return Reduction(total, sent), _MiCROState(threshold, (state.turn + 1) % comm.size)
 

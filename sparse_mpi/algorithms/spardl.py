@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi import kernels
 from sparse_mpi.algorithms import bruck
 from sparse_mpi.algorithms.base import Algorithm, Bound, Reduction, Traits
 from sparse_mpi.algorithms.partition import Partition
@@ -51,6 +50,7 @@ from sparse_mpi.sparse import (
     subtract,
     take,
     truncate,
+    truncate_least,
     where,
 )
 from sparse_mpi.states import ranged
@@ -148,8 +148,7 @@ class SparDL(Algorithm):
         return Reduction(total, sent), self._next(total, k, comm, selection, state)
 
     def _next(self, total: SparseVector, k: int, comm: Comm, selection: object, state: _SparDLState) -> _SparDLState:
-        threshold = int(kernels.of(total.values).smallest(total.values)) if total.nnz == k else 0
-        return _SparDLState(selection, threshold, (state.turn + 1) % comm.size)
+        return _SparDLState(selection, int(truncate_least(total, k)[1]), (state.turn + 1) % comm.size)
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         fewest, _ = super().selected_band(layout, k, ranks)

@@ -225,7 +225,7 @@ def _sum_segments(acc: Array, widths: np.ndarray, node: Comm) -> Array:
     summed, *others = received.reshape(node.size, -1)
     with np.errstate(invalid="ignore"):
         for other in others:
-            kernels.accumulate(summed, other)
+            kernels.of(summed).accumulate(summed, other)
     return summed
 
 

@@ -1,6 +1,6 @@
 """Kernels: passes over dense vectors, pairs and messages, one kernel set for each kind of memory.
 
-`of` picks the kernel set for an array; `search` and `kth_magnitude` find thresholds with any set.
+`of` picks the kernel set for an array; `search` finds thresholds on the host, `kth_magnitude` also on a device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, bits_type, magnitude_bits, namespace
+from sparse_mpi.arrays import Array, bits_type, is_device, magnitude_bits
 from sparse_mpi.kernels.base import DeviceKernels, HostKernels, Kernels, MalformedMessage
 from sparse_mpi.kernels.heap import keep_scratch
 
@@ -73,33 +73,30 @@ def check_indices(indices: Array, counts: np.ndarray, regions: np.ndarray, beyon
         raise MalformedMessage(number, len(counts), f"its indices do not ascend from {low} to {high} at most")
 
 
-def accumulate(residual: Array, gradient: Array) -> None:
-    """See `Kernels.accumulate`."""
-    of(residual).accumulate(residual, gradient)
-
-
 def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None]:
-    """Return a threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)`` reach, and these entries.
+    """Return a threshold, in magnitude bits, that at least k entries of ``x`` ``(n,)``, on the host, reach, and these.
 
     The entries are None if ties make more than ``most`` >= k reach the threshold, then the exact k-th magnitude. With a
     sampled threshold, somewhat more than ``most`` may be returned.
     """
-    if isinstance(x, np.ndarray) and len(x) <= SMALL_ON_HOST:
-        threshold = _partitioned(x, k)
-        return threshold, of(x).select(x, threshold, most)
+    if len(x) <= SMALL_ON_HOST:
+        at = min(len(x) - k, len(x) - 1)  # k may be 0
+        threshold = int(np.partition(magnitude_bits(x), at)[at])
+        return threshold, host().select(x, threshold, most)
     # Long vectors: try the threshold that a sample gives, one pass in place of two.
     drawn = _sampled(x, k)
     if drawn is not None:
         threshold, likely = drawn
-        found = of(x).select(x, threshold, likely)
+        found = host().select(x, threshold, likely)
         if found is not None and len(found[0]) >= k:
             return threshold, found
         # Too many entries. If fewer than k lie above the threshold, the surplus ties at it, which is then exact.
-        if found is None and _reach(x, threshold + 1, k - 1):
+        above = min(threshold + 1, int(np.iinfo(bits_type(x)).max))
+        if found is None and host().select(x, above, k - 1) is not None:
             return threshold, None
-    # On a device, and where samples misled: build histograms.
+    # Where samples misled, build histograms.
     threshold = _binned(x, k, most)
-    return threshold, of(x).select(x, threshold, most)
+    return threshold, host().select(x, threshold, most)
 
 
 def kth_magnitude(x: Array, k: int, most: int) -> int:
@@ -110,17 +107,12 @@ def kth_magnitude(x: Array, k: int, most: int) -> int:
         k: 1 <= k <= n.
         most: >= k; ``most = k`` asks for the exact k-th magnitude.
     """
-    if len(x) <= SMALL:
-        return _partitioned(x, k)
+    if is_device(x):
+        return int(device().top_k(x, k)[2])
     threshold, found = search(x, k, most)
     if found is None or len(found[0]) <= most:
         return threshold
-    return int(of(x).smallest(of(x).truncate(*found, k, reuse=True)[1]))
-
-
-def _partitioned(x: Array, k: int) -> int:
-    at = min(len(x) - k, len(x) - 1)  # k may be 0
-    return int(namespace(x).partition(magnitude_bits(x), at)[at])
+    return int(host().truncate_least(*found, k, reuse=True)[2])
 
 
 def _sampled(x: Array, k: int) -> tuple[int, int] | None:
@@ -137,10 +129,6 @@ def _sampled(x: Array, k: int) -> tuple[int, int] | None:
     return int(sample[len(sample) - rank]), math.ceil(STRIDE * (rank + 3 * math.sqrt(rank) + 3))
 
 
-def _reach(x: Array, threshold: int, most: int) -> bool:
-    return threshold > np.iinfo(bits_type(x)).max or of(x).select(x, threshold, most) is not None
-
-
 def _binned(x: Array, k: int, most: int) -> int:
     """Find the threshold of `kth_magnitude` by radix select, 16 bits a pass, in one pass if ``most`` allows."""
     shift = 8 * bits_type(x).itemsize - 1
@@ -148,7 +136,10 @@ def _binned(x: Array, k: int, most: int) -> int:
     while shift > 0:
         # Count the entries with this prefix by their next bits, and pick the bin that holds the k-th largest.
         width = min(16, shift)
-        chosen, reached, inside = of(x).kth_bin(of(x).histogram(x, shift, prefix, width), k - above)
+        counts = host().histogram(x, shift, prefix, width)
+        at_least = counts[::-1].cumsum()[::-1]
+        chosen = int(np.count_nonzero(at_least >= k - above)) - 1
+        reached, inside = int(at_least[chosen]), int(counts[chosen])
         shift -= width
         prefix = (prefix << width) + chosen
         # Its lower edge is the threshold, unless too many entries reach it: then look into this bin alone.

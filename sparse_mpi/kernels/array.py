@@ -1,7 +1,7 @@
 """Kernels of whole-array functions, for NumPy without Numba: several passes, no compiler.
 
-`add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too; `kth_bin`, `split_counts`, `to_pairs`
-and `from_pairs` are at least as fast as compiled loops.
+`add`, `subtract`, `gather`, `clear`, `mark` and `to_float16` serve devices too; `split_counts`, `to_pairs` and
+`from_pairs` are at least as fast as compiled loops.
 """
 
 from __future__ import annotations
@@ -51,10 +51,6 @@ def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.nd
     return counts[::-1].cumsum()[::-1][1:]
 
 
-def smallest(values: Array) -> Number:
-    return int(magnitude_bits(values).min())
-
-
 def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
     x = widened(x)
     bits = magnitude_bits(x)
@@ -64,12 +60,6 @@ def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
         bits = bits[bits < (1 << shift)]
     bins = (bits >> (shift - width)) & ((1 << width) - 1)
     return np.bincount(bins, minlength=1 << width)
-
-
-def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
-    at_least = counts[::-1].cumsum()[::-1]
-    chosen = int(np.count_nonzero(at_least >= k)) - 1
-    return chosen, int(at_least[chosen]), int(counts[chosen])
 
 
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
@@ -238,7 +228,7 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 
 def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
     kept = truncate(indices, values, k)
-    return *kept, smallest(kept[1]) if len(kept[1]) == k else 0
+    return *kept, int(magnitude_bits(kept[1]).min()) if len(kept[1]) == k > 0 else 0
 
 
 def compress(
@@ -283,7 +273,9 @@ def among(indices: Array, sought: Array, values: Array) -> Array:
     return np.where(contains(indices, sought), values, values.dtype.type(0))
 
 
-def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
+def cast_votes(
+    x: Array, indices: Array, values: Array, quotas: np.ndarray, own: int = 0, more: int = 0
+) -> tuple[Array, Array]:
     ranks, width = len(quotas), -(-len(x) // len(quotas))
     with np.errstate(invalid="ignore"):
         deltas = values - x[indices]
@@ -294,11 +286,33 @@ def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> t
     owners -= ranks * (owners >= ranks)
     # Indices ascend, and so do the numbers of each owner.
     order = owners.astype(np.uint16).argsort(kind="stable")
-    ends = np.bincount(owners, minlength=ranks).cumsum()
-    runs = zip(np.split(order, ends[:-1]), quotas.tolist(), strict=True)
-    kept = [truncate(run, worth[run], quota)[0] if quota else run[:0] for run, quota in runs]
-    chosen, counts = np.concatenate(kept), np.array([len(run) for run in kept], np.int64)
-    return (owners * width + rounds)[chosen], deltas[chosen], counts
+    runs = np.split(order, np.bincount(owners, minlength=ranks).cumsum()[:-1])
+    most = np.where((np.arange(ranks) == own) & (more > 0), more, quotas).tolist()
+    kept = [truncate(run, worth[run], k)[0] if k else run[:0] for run, k in zip(runs, most, strict=True)]
+    kept = [*kept[:own], kept[own][:0], *kept[own + 1 :], kept[own]] if more else kept
+    chosen, counts = np.concatenate(kept), np.array([len(run) for run in kept[:ranks]], np.int64)
+    return completed((owners * width + rounds)[chosen], deltas[chosen], counts, quotas, width)
+
+
+def completed(numbers: Array, values: Array, counts: np.ndarray, quotas: np.ndarray, width: int) -> tuple[Array, Array]:
+    """Return as many entries of each rank as its quota: where there are fewer, its first others, with value 0.
+
+    ``numbers`` and ``values`` ``(m,)`` are ``counts`` ``(P,)`` of each rank, which ascend from a multiple of ``width``
+    on; those behind them come last, unchanged.
+    """
+    lacking = quotas - counts
+    if not lacking.any():
+        return numbers, values
+    there = counts.sum()
+    parts = [numbers[:there]]
+    for rank in np.flatnonzero(lacking).tolist():
+        free, own = np.ones(quotas[rank], bool), parts[0] - rank * width
+        free[own[(own >= 0) & (own < len(free))]] = False
+        parts.append(rank * width + np.flatnonzero(free)[: lacking[rank]])
+    every = np.concatenate(parts).astype(numbers.dtype)
+    order = every.argsort(kind="stable")
+    of_every = np.append(values[:there], np.zeros(lacking.sum(), values.dtype))[order]
+    return np.append(every[order], numbers[there:]), np.append(of_every, values[there:])
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:

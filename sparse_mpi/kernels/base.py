@@ -59,22 +59,40 @@ class Moments(NamedTuple):
 
 
 class Later:
-    """An integer still being computed on a device; ``int()`` synchronizes."""
+    """A number still being computed on a device; to read it synchronizes.
 
-    def __init__(self, find: Callable[[], int]) -> None:
-        self._find: Callable[[], int] | None = find
-        self._number = 0
+    Args:
+        find: function that waits for the number and returns it.
+        known: function that returns True once reading does not wait.
+        before: number that serves until then, see `latest`.
+    """
 
-    def __int__(self) -> int:
+    def __init__(self, find: Callable[[], float], known: Callable[[], bool] = lambda: True, before: Real = 0) -> None:
+        self._find: Callable[[], float] | None = find
+        self._number, self.known, self._before = 0.0, known, before
+
+    def number(self) -> float:
         if self._find is not None:
-            self._number, self._find = self._find(), None  # releases the array it was computed from
+            self._number, self._find, self._before = self._find(), None, 0  # releases what it was computed from
         return self._number
 
-    def __deepcopy__(self, _: object) -> int:
-        return int(self)
+    def latest(self) -> float:
+        if self._find is None or self.known():
+            return self.number()
+        return self._before.latest() if isinstance(self._before, Later) else self._before
+
+    def __int__(self) -> int:
+        return int(self.number())
+
+    def __float__(self) -> float:
+        return float(self.number())
+
+    def __deepcopy__(self, _: object) -> float:
+        return self.number()
 
 
 Number = int | Later
+Real = float | Later
 
 
 def code_places(edges: np.ndarray, bits: int) -> np.ndarray:
@@ -96,9 +114,9 @@ def totals(messages: np.ndarray) -> tuple[int, int, int]:
 class Kernels(Protocol):
     """A set of kernels. ``x`` is a dense vector ``(n,)``, contiguous or not; thresholds are `magnitude_bits`.
 
-    All kernels take float32 and float64. `count`, `histogram`, `select` and `moments` take half precision in ``x`` too,
-    and `accumulate_select` in ``gradient``: float16, or bfloat16 as uint16 bit patterns. Results are as if widened to
-    float32 first, without a copy.
+    All kernels take float32 and float64. `count`, `select` and `moments` take half precision in ``x`` too, float16 or
+    bfloat16 as uint16 bit patterns, and so does what is added to ``x``. Results are as if widened to float32 first,
+    without a copy.
     """
 
     def count(self, x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
@@ -107,28 +125,11 @@ class Kernels(Protocol):
         Only entries of the mask ``among`` ``(n,)``, as from `merge_loosely`, count.
         """
 
-    def smallest(self, values: Array) -> Number:
-        """Find the least magnitude bits of contiguous ``values`` ``(m,)``, float32 or float64, m >= 1."""
-
-    def histogram(self, x: Array, shift: int, prefix: int, width: int) -> Array:
-        """Count entries with ``bits >> shift == prefix`` by the ``width`` bits that follow: ``(2**width,)`` int64."""
-
-    def kth_bin(self, counts: Array, k: int) -> tuple[int, int, int]:
-        """Find the highest bin of a `histogram`, of at least k entries, such that k are in it or above.
-
-        Return its number, the entries in it or above, and those in it.
-        """
-
     def select(self, x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
         """Return ascending indices and values ``(nnz,)`` that reach ``threshold``; None if over ``most``."""
 
     def accumulate(self, residual: Array, gradient: Array) -> None:
         """Add ``gradient``, of any precision, to the contiguous ``residual`` in place; half precision is widened."""
-
-    def accumulate_select(
-        self, residual: Array, gradient: Array, threshold: int, most: int
-    ) -> tuple[Array, Array] | None:
-        """Add all of ``gradient`` to the contiguous ``residual`` in place, and `select` from the sum, in one pass."""
 
     def top_k_rows(self, matrix: Array, k: int) -> tuple[Array, Array]:
         """Find the k largest magnitudes of each row of ``matrix`` ``(rows, columns)``; of equal ones the first.
@@ -244,14 +245,6 @@ class Kernels(Protocol):
         """Return ``x / sqrt(squares)`` ``(n,)``, squares clipped to 1e-20 and the largest number.
 
         Both have one dtype, float32 or float64. NaN and Inf in ``x`` stay.
-        """
-
-    def select_standardized(
-        self, x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
-    ) -> tuple[Array, Array] | None:
-        """Return `select` of ``standardized(x, squares)``, in one pass that allocates no n entries.
-
-        ``add`` is first added to the contiguous ``x`` in place, as in `accumulate_select`.
         """
 
     def gather(self, x: Array, indices: Array) -> Array:
@@ -374,22 +367,25 @@ class Kernels(Protocol):
         """Return the rounded values ``(n,)`` float32 of `to_log4`; what was not finite is Inf."""
 
     def cast_votes(
-        self, x: Array, indices: Array, values: Array, quotas: np.ndarray
-    ) -> tuple[Array, Array, np.ndarray]:
+        self, x: Array, indices: Array, values: Array, quotas: np.ndarray, own: int = 0, more: int = 0
+    ) -> tuple[Array, Array]:
         """Deal candidates out to P < 2^16 ranks, number them by rank, and keep each rank's quota of them.
 
         Each round deals P neighbouring indices, one to each rank, beginning at a rank hashed from the round's number.
         Rank q's index in round r has the number ``q * ceil(n / P) + r``. A vote is ``delta = values - x[indices]``;
-        those with the largest ``sqrt(|delta|) * sqrt(|values|)`` are kept, the first of equal ones.
+        those with the largest ``sqrt(|delta|) * sqrt(|values|)`` are kept, the first of equal ones. A rank that has too
+        few candidates also gets its first other numbers, with delta 0.
 
         Args:
             x: ``(n,)``, sums of earlier votes.
             indices: ``(m,)``, ascending.
             values: ``(m,)``, of the dtype of x.
             quotas: ``(P,)`` int64, on the host.
+            own: number of a rank whose quota gets no votes unless ``more`` is 0.
+            more: number of votes of rank ``own``, behind all others; hosts return fewer if it has fewer candidates.
 
         Returns:
-            The numbers, ascending; their deltas; and how many each rank has, ``(P,)`` int64 on the host.
+            The numbers, ascending, and their deltas, as many as all quotas together, and those of rank ``own``.
         """
 
     def undeal(self, numbers: Array, size: int, ranks: int) -> Array:
@@ -439,6 +435,20 @@ class MalformedMessage(ValueError):
 class DeviceKernels(Kernels, Protocol):
     """A device's kernel set, with more kernels where small launches would take longer than their work."""
 
+    def top_k(self, x: Array, k: int) -> tuple[Array, Array, Number]:
+        """Find the k largest magnitudes of ``x`` ``(n,)``, n < 2^32, zeros included; the lower index wins a tie.
+
+        Return indices and values ``(k,)``, and the least magnitude bits, for which the host waits when it reads them.
+        """
+
+    def largest(
+        self, x: Array, k: int, threshold: int, most: int, add: Array | None = None, squares: Array | None = None
+    ) -> tuple[Array, Array, Number, Number]:
+        """Find the same as `top_k`, in less time if k to ``most`` entries reach ``threshold``; say how many do.
+
+        Arrays ``add`` and ``squares`` ``(n,)`` join ``x`` as in `HostKernels.select_standardized`.
+        """
+
     def select_rows(self, x: Array, tables: tuple[np.ndarray, np.ndarray], entries: int) -> tuple[Array, Array]:
         """Select the largest magnitudes of several rows of ``x`` ``(n,)``; of equal ones the first.
 
@@ -462,6 +472,22 @@ class HostKernels(Kernels, Protocol):
 
     Its `read_messages` raises `MalformedMessage` if a message's numbers of indices and entries differ.
     """
+
+    def accumulate_select(
+        self, residual: Array, gradient: Array, threshold: int, most: int
+    ) -> tuple[Array, Array] | None:
+        """Add all of ``gradient`` to the contiguous ``residual`` in place, and `select` from the sum, in one pass."""
+
+    def select_standardized(
+        self, x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
+    ) -> tuple[Array, Array] | None:
+        """Return `select` of ``standardized(x, squares)``, in one pass that allocates no n entries.
+
+        ``add`` is first added to the contiguous ``x`` in place, as in `accumulate_select`.
+        """
+
+    def histogram(self, x: Array, shift: int, prefix: int, width: int) -> Array:
+        """Count entries with ``bits >> shift == prefix`` by the ``width`` bits that follow: ``(2**width,)`` int64."""
 
     def misplaced(self, indices: Array, counts: np.ndarray, regions: np.ndarray, beyond: int) -> int:
         """Return the first message that fails `check_indices`, with its arguments; -1: none."""

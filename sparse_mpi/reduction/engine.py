@@ -350,7 +350,7 @@ class Engine:
         # In an attempt, a lost rank's residual joins acc, and may be sent in this very step
         acc = self.feedback.pending() if self._acc is None else self._acc
         for array in pending:
-            kernels.accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
+            kernels.of(acc).accumulate(acc, arrays.like(array, acc).astype(acc.dtype, copy=False))
         pending.clear()
 
     def withdraw(self) -> None:
@@ -406,7 +406,7 @@ class Engine:
         if self._add is not None and not any(selector.added for selector in self.exchange.selectors):
             if self._acc is None:
                 raise RuntimeError("accumulate must come before its gradient joins, which found no acc")
-            kernels.accumulate(self._acc, self._add)
+            kernels.of(self._acc).accumulate(self._acc, self._add)
         self._add = None
         for selector in self.exchange.selectors:
             selector.reset()

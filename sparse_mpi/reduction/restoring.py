@@ -114,14 +114,15 @@ def fact(value: object) -> str:
 
 
 def current(template: Any, saved: Any, where: str) -> Mapping[str, Any]:
-    """Return the fields of ``template`` in ``saved``: all, or what sparse_mpi 0.4 had.
+    """Return the fields of ``template`` in ``saved``: all, or what an earlier release had.
 
     Raise TypeError or ValueError for other fields.
     """
     check_mapping(saved, where)
-    names, (gone, new) = [field.name for field in fields(template)], getattr(template, "since_0_4", ((), ()))
-    if gone and {*saved} == {*names, *gone} - {*new}:
-        return {name: value for name, value in saved.items() if name not in gone}
+    names = [field.name for field in fields(template)]
+    for gone, new in getattr(template, "earlier", ()):
+        if {*saved} == {*names, *gone} - {*new}:
+            return {name: value for name, value in saved.items() if name not in gone}
     if {*saved} != {*names}:
         raise ValueError(f"{where} must have {', '.join(names)}, got {', '.join(map(str, saved))}; {WHOLE}; {EARLIER}")
     return saved

@@ -20,8 +20,8 @@ class Selector(ABC):
 
     ``select`` is deterministic, draws on no global generator, takes the lower index of equal magnitudes, and returns
     between ``band[0] * k`` and ``band[1] * k`` entries on any input (k itself when the band is (1, 1)), but no fewer
-    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros: if too few entries are nonzero,
-    only these.
+    than `floor`. A selector that is neither `shared` nor `patterned` returns no zeros, unless it has an option to: if
+    too few entries are nonzero, only these.
 
     A selector implements ``select``, and ``init`` if it has a state; the other members have defaults.
     """
@@ -105,7 +105,7 @@ class Wrapper(Selector):
 
 def accumulate(x: Array, add: Array | None) -> None:
     if add is not None:
-        kernels.accumulate(x, add)
+        kernels.of(x).accumulate(x, add)
 
 
 def most_selected(selector: Selector, layout: Layout, k: int) -> float:

@@ -1,27 +1,28 @@
 """Threshold reuse (Ok-Topk, Li & Hoefler, PPoPP'22): last step's threshold selects this step's entries in one pass.
 
 The threshold is a little below the k-th magnitude expected from the last steps. If k to about 3k/2 entries reach it,
-the k largest are picked out of these exactly: top-k for one read of the vector, without drift. Otherwise a sample or a
-histogram of *this* vector finds the k-th magnitude. The margin below it is controlled: smaller after a step that let
-too many pass, larger after too few.
+the k largest are picked out of these exactly: top-k for one read of the vector, without drift. Otherwise the k-th
+magnitude of *this* vector is searched: by a sample or a histogram, on a device by a radix select. The margin below it
+is controlled: smaller after a step that let too many pass, larger after too few.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import isfinite, sqrt
 from struct import Struct
 
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, mantissa_bits
-from sparse_mpi.checks import check_range
-from sparse_mpi.kernels.base import Later, Number
+from sparse_mpi.arrays import Array, is_device, mantissa_bits
+from sparse_mpi.checks import check_range, check_switch
+from sparse_mpi.kernels.array import completed
+from sparse_mpi.kernels.base import Later, Number, Real
 from sparse_mpi.select.base import NOT_ZERO, Selector
 from sparse_mpi.select.exact import largest
-from sparse_mpi.sparse import Layout, SparseVector, at_least, truncate_least
+from sparse_mpi.sparse import Layout, SparseVector, at_least, take, truncate_least
 from sparse_mpi.states import ranged
 
 MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
@@ -31,7 +32,7 @@ MIN_MARGIN_OCTAVES, MAX_MARGIN_OCTAVES = 1 / 256, 1 / 4
 class ThresholdState:
     # magnitude bits to try next; 0 before the first step, 1 where few entries are not zero
     threshold: Number = ranged("[0, bits)", 0)
-    margin: float = ranged(f"[{MIN_MARGIN_OCTAVES}, {MAX_MARGIN_OCTAVES}]", 1 / 16)  # octaves below the expected `kth`
+    margin: Real = ranged(f"[{MIN_MARGIN_OCTAVES}, {MAX_MARGIN_OCTAVES}]", 1 / 16)  # octaves below the expected `kth`
     kth: Number = ranged("[0, bits)", 0)  # magnitude bits of the last k-th magnitude
 
 
@@ -42,12 +43,15 @@ class Threshold(Selector):
     Args:
         chance: growth of the k-th magnitude that is not expected to go on, times the root of k: what chance explains.
             It has no influence on what is selected.
+        zeros: switch to select exactly k entries, if need be the first zeros, too; then no host waits for a device.
     """
 
     chance: float = 0.25
+    zeros: bool = False
 
     def __post_init__(self) -> None:
         check_range("chance", self.chance, "[0, inf)", "0.25 suits residuals")
+        check_switch("zeros", self.zeros)
 
     def init(self, layout: Layout, k: int) -> ThresholdState:
         return ThresholdState()
@@ -55,36 +59,52 @@ class Threshold(Selector):
     def select(
         self, x: Array, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        """Select exactly k entries of ``x`` ``(n,)``, but no zeros; the lower index wins a tie."""
+        """Select the k largest entries of ``x`` ``(n,)``, zeros only if `zeros` is set; the lower index wins a tie."""
         return self.select_standardized(x, None, k, state, add)
 
     def select_standardized(
         self, x: Array, squares: Array | None, k: int, state: ThresholdState, add: Array | None = None
     ) -> tuple[SparseVector, ThresholdState]:
-        threshold = int(state.threshold)  # a device has computed it long ago
-        chance = int(sqrt(k))  # deviation of the number that passes
-        passed = at_least(x, max(threshold, NOT_ZERO), k + k // 2 + 6 * chance, add, squares)
-        # Enough, or all that are not zero? Otherwise too few or too many passed: look at all of them
-        if passed is not None and (len(passed.indices) >= k or threshold <= NOT_ZERO):
-            change = 7 / 8 if len(passed.indices) > k + k // 4 + 2 * chance else 1.0
-            selected, kth = truncate_least(passed, k, reuse=True)
+        last, before, on_device = state.threshold, state.kth, is_device(x)
+        threshold = int(last.latest()) if self.zeros and isinstance(last, Later) else int(last)
+        most, reached = k + k // 2 + 6 * int(sqrt(k)), max(threshold, NOT_ZERO)
+        if on_device:
+            indices, values, kth, count = kernels.device().largest(x, k, reached, most, add, squares)
+            selected = SparseVector(indices, values, len(x))
+            if not self.zeros:
+                kth, count = int(kth), int(count)
+                selected = selected if kth else take(selected, values != 0)
         else:
-            change = 1 / 2 if passed is None else 3 / 2
-            selected, kth = truncate_least(
-                largest(x if squares is None else kernels.of(x).standardized(x, squares), k), k
-            )
-        margin = state.margin
-        if threshold:
-            margin = min(max(margin * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
+            passed = at_least(x, reached, most, add, squares)
+            count = most + 1 if passed is None else len(passed.indices)
+            # Neither enough, nor all that are not zero? Then look at all of them.
+            if passed is None or (count < k and threshold > NOT_ZERO):
+                passed = largest(x if squares is None else kernels.of(x).standardized(x, squares), k)
+            selected, kth = truncate_least(passed, k, reuse=True)
+            if self.zeros and len(selected.indices) < k:
+                pairs = completed(*selected[:2], np.array([len(selected.indices)]), np.array([k]), len(x))
+                selected, kth = SparseVector(*pairs, len(x)), 0
+
+        # The host does not wait for a device: until these numbers are known, the last known threshold serves
+        find, dtype = partial(_next_margin, state.margin, count, k, most, threshold), selected.values.dtype
+        margin = Later(find) if isinstance(count, Later) else find()
         if len(selected.indices) < k:  # all nonzero ones: the next pass is to select them again
             return selected, ThresholdState(NOT_ZERO, margin)
-        below = int(margin * (1 << mantissa_bits(x.dtype)))
 
         def expected() -> int:
-            return max(_following(int(state.kth), int(kth), k, self.chance, x.dtype) - below, NOT_ZERO)
+            below = int(float(margin) * (1 << mantissa_bits(dtype)))
+            return max(_following(int(before), int(kth), k, self.chance, dtype) - below, NOT_ZERO)
 
-        # Where the host would wait for a device, it does so in the next step, when the number has long been there
-        return selected, ThresholdState(Later(expected) if isinstance(kth, Later) else expected(), margin, kth=kth)
+        following = Later(expected, kth.known, last) if isinstance(kth, Later) else expected()
+        return selected, ThresholdState(following, margin, kth=kth)
+
+
+def _next_margin(margin: Real, passed: Number, k: int, most: int, threshold: int) -> float:
+    passed, plenty = int(passed), k + k // 4 + 2 * int(sqrt(k))
+    if threshold == 0 or (threshold == NOT_ZERO and passed < k):
+        return float(margin)
+    change = 3 / 2 if passed < k else 1 / 2 if passed > most else 7 / 8 if passed > plenty else 1.0
+    return min(max(float(margin) * change, MIN_MARGIN_OCTAVES), MAX_MARGIN_OCTAVES)
 
 
 def _following(last: int, kth: int, k: int, chance: float, dtype: np.dtype) -> int:

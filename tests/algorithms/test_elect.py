@@ -8,9 +8,6 @@ import pytest
 from sparse_mpi import SparseAllreduce, World
 from sparse_mpi.algorithms.elect import Elect
 from sparse_mpi.algorithms.elect.owners import EQUAL, Owners
-from sparse_mpi.algorithms.elect.votes import may_vote
-from sparse_mpi.sparse import SparseVector
-from sparse_mpi.testing import Trials, check_algorithm
 from sparse_mpi.wire import WIRES
 from sparse_mpi_bench.analysis import gradients, volume
 
@@ -91,21 +88,6 @@ def test_bytes_stay_few_where_ranks_agree_and_where_messages_are_short(made, siz
     assert made is not Decaying or found.energy > 0.99
 
 
-@pytest.mark.parametrize("size", [2, 5, 16])
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.95])
-def test_ranks_that_divide_entries_up_leave_none_out(size, share):
-    """As many may vote for each as for any other, and all ranks for as many."""
-    candidates = SparseVector(np.arange(N, dtype=np.int32), np.ones(N, np.float32), N)
-    masks = np.array([may_vote(candidates, place, size, share) for place in range(size)])
-    assert np.ptp(masks.sum(axis=0)) <= 1 and masks.any(axis=0).all()
-    np.testing.assert_allclose(masks.mean(axis=1), share, atol=0.01)
-
-
-@pytest.mark.parametrize(("size", "seed"), [(2, 100), (2, 380), (8, 0), (24, 1)])
-def test_what_is_not_finite_shows_where_ranks_divide_entries_up(size, seed):
-    check_algorithm(Elect(), Trials((size,), ("layers, nonfinite", "nonfinite"), seeds=(seed,), examples=0))
-
-
 @pytest.mark.parametrize(("n", "k", "size"), [(3, 2, 7), (20, 16, 7), (20, 19, 3), (6401, 6401, 100), (1000, 457, 7)])
 def test_no_turn_takes_more_than_the_bound(n, k, size):
     def body(comm):
@@ -139,18 +121,3 @@ def test_ranks_elect_as_many_as_any_other_in_the_course_of_steps(ranks, size):
         elected = np.sum([owners.quotas(k, turn) for turn in range(ranks.size)], axis=0)
         even = k - k % ranks.size if k >= EQUAL * ranks.size else k
         assert (elected == even).all() or (elected >= owners.owned).any()
-
-
-@pytest.mark.ranks(4)
-def test_ranks_that_vote_alike_look_among_more_until_all_that_is_elected_had_votes(ranks):
-    made = Decaying(100_000, ranks=ranks.size)
-
-    def body(comm):
-        reducer, shares = SparseAllreduce(100_000, k=1000, comm=comm, algorithm="elect"), []
-        for step in range(12):
-            reducer.step(made.at(step, comm.rank))
-            shares.append(reducer.engine.exchange.state.votes)
-        return shares
-
-    for shares in ranks.run(body):
-        assert shares[0] > 0.42 and max(shares) >= 0.9

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import index_dtype
+from sparse_mpi.arrays import index_dtype, magnitude_bits, widened
 from sparse_mpi.kernels import array
-from sparse_mpi.kernels.base import SCALED
+from sparse_mpi.kernels.base import SCALED, Later
 
 from ..ptx import arithmetic
 from . import fake_cuda
@@ -348,6 +348,21 @@ def _function(name: str):
     return call
 
 
+def top_k(x, k):
+    """The kernel of that name, by a sort."""
+    columns, values = array.top_k_rows(widened(x)[None], k)
+    return columns[0].astype(index_dtype(len(x))), values[0], int(magnitude_bits(values).min())
+
+
+def largest(x, k, threshold, most, add=None, squares=None):
+    """The kernel of that name, by `top_k`."""
+    if add is not None:
+        array.accumulate(x, add)
+    scores = x if squares is None else array.standardized(x, squares)
+    indices, values, least = top_k(scores, k)
+    return indices, values + x.dtype.type(0), least, int((magnitude_bits(scores) >= threshold).sum())
+
+
 def select_rows(x, tables, entries):
     """The kernel of that name, row by row."""
     indices, values = np.empty(entries, index_dtype(len(x))), np.empty(entries, x.dtype)
@@ -389,18 +404,21 @@ class WholeArrays:
                 given = [one.tolist() if isinstance(one, np.ndarray) else one for one in arguments[1:]]
                 return change(*arguments[:1], getattr(array, name), *given, **options)
             DEVICE.stack[-1].work.finish()
-            if name in ("accumulate_select", "select_standardized"):
+            if name == "largest":
                 DEVICE.work(passed[0]._a)
-            if name in ("select", "accumulate_select", "select_standardized", "merge", "merge_loosely", "merge_runs"):
+            if name in ("select", "merge", "merge_loosely", "merge_runs"):
                 counted()
             if name == "select_rows":
                 return wrap(select_rows(DEVICE.read(arguments[0]._a), *arguments[1:]))
             if name in ("write_int8", "read_int8"):
                 return wrap(globals()[name](*arguments))
+            if name in ("largest", "top_k"):
+                found = globals()[name](*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
+                return *wrap(found[:2]), *(Later(lambda number=number: number) for number in found[2:])
             found = getattr(array, name)(*map(behind, arguments), **{key: behind(x) for key, x in options.items()})
-            if name in ("count", "kth_bin", "moments", "sketch", "smallest", "split_counts"):
+            if name in ("count", "moments", "sketch", "split_counts"):
                 return found
-            return (*wrap(found[:2]), found[2]) if name in ("cast_votes", "truncate_least") else wrap(found)
+            return (*wrap(found[:2]), found[2]) if name == "truncate_least" else wrap(found)
 
         return call
 

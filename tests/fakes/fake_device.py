@@ -45,7 +45,12 @@ class Event:
         """Whether it has come; not on a stream that is stuck, and always on others."""
         if self.stream is not None:
             self.stream.go_on()
-        return self.ptr not in DEVICE.log.stuck and (self.mark is None or self.mark.came)
+        if self.ptr in DEVICE.log.stuck or (self.mark is not None and not self.mark.came):
+            return False
+        for to in ("device", "host") if self.stream is not None else ():
+            self.stream.flush(to, self.clock[self.ptr])
+        later(DEVICE.known, self.clock)
+        return True
 
     def synchronize(self) -> None:
         DEVICE.events.append(self)

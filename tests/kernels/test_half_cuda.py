@@ -9,6 +9,7 @@ import torch
 from sparse_mpi import kernels
 from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array
+from sparse_mpi.select.threshold import Threshold, ThresholdState
 
 from ..fakes.fake_device import DEVICE
 from .on_cuda import N, back, emulated, flushed, put, same, thresholds
@@ -35,7 +36,7 @@ def test_half_precision_is_read_as_it_is(passes, n, half, monkeypatch):
             for most in (max(n, 1), max(n // 3, 1)):
                 assert same(passes.select(there, threshold, most), array.select(wide, threshold, most))
         for shift, prefix in ((31, 0), (15, int(np.median(magnitude_bits(wide))) >> 15 if n else 0)):
-            found = back(passes.histogram(there, shift, prefix, 12))
+            found = kernels.host().histogram(x, shift, prefix, 12)
             assert found.tolist() == array.histogram(wide, shift, prefix, 12).tolist()
         numbers = flushed(np.where(np.isfinite(wide), wide, 0).astype(np.float32))
         if half is np.uint16:  # whose numbers are exact in half precision
@@ -53,7 +54,7 @@ def test_every_half_precision_number_is_widened_exactly(passes, name):
     expected = torch.from_numpy(bits.view(np.int16)).view(getattr(torch, name)).float().numpy()
     finite, here = ~np.isnan(expected), put(passes, gradient)
     residuals = [put(passes, np.full(len(gradient), -0.0, np.float32)) for _ in range(2)]
-    passes.accumulate_select(residuals[0], here, 0, 1)
+    Threshold().select(residuals[0], 1, ThresholdState(), here)
     passes.accumulate(residuals[1], here)
     for found, wanted in (
         (passes.select(here, 0, len(gradient))[1], expected),
@@ -76,8 +77,8 @@ def test_sums_of_subnormal_numbers_are_those_of_the_host(cuda, n, dtype, gradien
     else:
         gradient = (tiny[1] * np.float32(1e33 if gradient_type == "float16" else 1)).astype(gradient_type)
     a, b = put(cuda, x), x.copy()
-    kernels.accumulate(a, put(cuda, gradient))
-    kernels.accumulate(b, gradient)
+    kernels.of(a).accumulate(a, put(cuda, gradient))
+    kernels.of(b).accumulate(b, gradient)
     assert a.get().tobytes() == b.tobytes()
 
 
@@ -86,5 +87,5 @@ def test_sums_of_subnormal_numbers_are_those_of_the_host(cuda, n, dtype, gradien
 def test_accumulating_is_one_launch_and_nobody_waits(cuda, launches, gradient_type):
     residual, gradient = put(cuda, np.zeros(N, np.float32)), put(cuda, np.zeros(N, gradient_type))
     DEVICE.synchronised.clear()
-    kernels.accumulate(residual, gradient)
+    kernels.of(residual).accumulate(residual, gradient)
     assert len(launches) == 1 and not DEVICE.synchronised

@@ -32,7 +32,6 @@ VARIANTS = {
     "select.cu": [{"INDEX": "int32", "ROUNDS": 8}, {"INDEX": "int64", "ROUNDS": 8}]
     + [{"INDEX": "int32", "ROUNDS": 8, "GRADIENT": gradient} for gradient in ("float32", "float16", "uint16")]
     + [{"INDEX": "int32", "ROUNDS": 8, "SQUARES": 1} | more for more in ({}, {"GRADIENT": "float32"})],
-    "histogram.cu": [{"threads": 1024}, {"threads": 1024, "IN_SHARED": 1}],
     "count.cu": [{}],
     "largest.cu": [{"INDEX": index, "DIGIT": 11} for index in ("int32", "int64")]
     + [{"INDEX": index, "DIGIT": 11, "threads": 1024} for index in ("int32", "int64")],
@@ -51,8 +50,8 @@ VARIANTS = {
     "levels.cu": [{"INDEX": index, "threads": SCALED} | MESSAGES for index in ("int32", "int64")],
 }
 # Fences of kernels whose blocks tell others by one word that many are there
-FENCES = {"count": 1, "keep_largest": 3, "smallest": 1}
-HALF_TOO, HALVES = ("select.cu", "count.cu", "histogram.cu", "moments.cu"), ("float16", "uint16")
+FENCES = {"count": 1, "keep_largest": 3}
+HALF_TOO, HALVES = ("select.cu", "count.cu", "moments.cu"), ("float16", "uint16")
 SINGLE_ONLY = ("bits.cu", "levels.cu")
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_mpi.arrays import magnitude_bits
+from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array, cpu
 
 from ..fakes import fake_cuda
 from ..fakes.fake_device import DEVICE
-from .on_cuda import N, emulated, inputs, put, same
+from .on_cuda import N, emulated, inputs, put, same, thresholds
 
 FLOATS, INDICES = [np.float32, np.float64], [np.int32, np.int64]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, -2.5, np.inf, -np.inf, np.nan, 1e-40]
@@ -174,3 +174,31 @@ def test_a_single_launch_and_no_wait(cuda, launches):
     cuda.contains(indices[:0], sought)
     assert len(launches) == 2
     assert len(DEVICE.copies) == copied and len(DEVICE.synchronised) == waited
+
+
+@pytest.mark.thin(1)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("gradient_type", ["as residual", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["normal", "mostly-zero", "constant", "ties", "special"])
+def test_the_largest_of_a_vector_whatever_the_threshold(cuda, dtype, gradient_type, name):
+    """Exactly k of sums, and nothing waits until numbers are read; with squares, too, and from any address."""
+    x, gradient = inputs(dtype)[name], inputs(np.float32, N + 1)["student"]
+    types = {"as residual": dtype, "float32": np.float32, "float16": np.float16}
+    gradient = gradient.astype(types[gradient_type]) if gradient_type in types else array.to_bfloat16(gradient)
+    squares = np.square(inputs(dtype)["student"])
+    squares[::7], squares[1::5] = np.inf, 0
+    for start, beside in ((0, None), (1, squares)):
+        sums = x + widened(gradient[start : start + N]).astype(dtype)
+        scores = sums if beside is None else array.standardized(sums, beside)
+        for k, most in [(1, 7), (300, 450), (N - 1, N), (N, N)]:
+            columns, values = array.top_k_rows(scores[None], k)
+            indices, found, least = cuda.top_k(put(cuda, scores), k)
+            assert same((indices, found), (columns[0], values[0])) and int(least) == magnitude_bits(values).min()
+            for threshold in thresholds(scores, 0.5, 1 - k / N, 1 - (k + most) / 2 / N):
+                there, add = put(cuda, x.copy()), put(cuda, gradient)[start : start + N]
+                over, waits = None if beside is None else put(cuda, beside), len(DEVICE.synchronised)
+                *found, least, count = cuda.largest(there, k, max(threshold, 1), most, add, over)
+                assert len(DEVICE.synchronised) == waits
+                assert same(found, (columns[0], values[0] + dtype(0))) and int(least) == magnitude_bits(values).min()
+                assert int(count) == (magnitude_bits(scores) >= max(threshold, 1)).sum()
+                assert there.tobytes() == sums.tobytes()

@@ -41,11 +41,24 @@ def test_votes_are_the_changes_of_most_worth(passes, name, dtype, ranks, entries
     """By the root of change times value, as many of each rank as its quota."""
     x, indices, values = made(name, dtype), some(entries), made("special", dtype)[:entries]
     values = np.where(np.isnan(values), np.inf, values).astype(dtype)
-    for quotas in (np.full(ranks, N), np.arange(ranks) % 4, np.arange(ranks) == 1):
-        there = (put(passes, a) for a in (x, indices, values))
-        assert same(passes.cast_votes(*there, quotas + 0), array.cast_votes(x, indices, values, quotas + 0))
-    numbers, deltas, counts = array.cast_votes(x, indices, values, np.arange(ranks) % 4)
-    every, of_every, there = array.cast_votes(x, indices, values, np.full(ranks, N))
+    width, few = -(-N // ranks), np.arange(ranks) % 4
+    for quotas in (np.full(ranks, width), few, (np.arange(ranks) == 1) * (width // 2)):
+        there = [put(passes, a) for a in (x, indices, values)]
+        assert same(passes.cast_votes(*there, quotas), array.cast_votes(x, indices, values, quotas))
+        own, more, sent = ranks // 2, min(3, width), int(quotas.sum())
+        found = array.cast_votes(x, indices, values, quotas, own, more)
+        alone = array.cast_votes(x, indices, values, more * (np.arange(ranks) == own))
+        others = array.cast_votes(x, indices, values, quotas * (np.arange(ranks) != own))
+        voted, of_others = np.isin(alone[0], found[0][sent:]), found[0][:sent] // width != own
+        assert same([a[sent:] for a in found], [a[voted] for a in alone]) and not alone[1][~voted].any()
+        assert same([a[:sent][of_others] for a in found], others) and not found[1][:sent][~of_others].any()
+        if hasattr(passes, "cupy"):
+            found = [np.append(a[:sent], b) for a, b in zip(found, alone, strict=True)]
+        assert same(passes.cast_votes(*there, quotas, own, more), found)
+    whole, of_whole = array.cast_votes(x, indices, values, np.full(ranks, width))
+    assert whole.tolist() == list(range(ranks * width))  # there is room for all numbers
+    every = np.sort(whole[np.isin(array.undeal(whole, N, ranks), indices)])
+    of_every, there = of_whole[every], np.histogram(every, np.arange(ranks + 1) * width)[0]
     assert_alike(passes, "undeal", every, N, ranks)
     back = array.undeal(every, N, ranks)
     np.testing.assert_array_equal(np.sort(back), indices)
@@ -54,21 +67,24 @@ def test_votes_are_the_changes_of_most_worth(passes, name, dtype, ranks, entries
     passes.add_dealt(added, put(passes, every), put(passes, of_every), N, ranks)
     array.add_dealt(expected, every, of_every, N, ranks)
     assert added.tobytes() == expected.tobytes()
-    np.testing.assert_array_equal(counts, np.minimum(there, np.arange(ranks) % 4))
     worth = magnitude_bits(np.sqrt(np.abs(of_every)) * np.sqrt(np.abs(values[indices.searchsorted(back)])))
-    for rank, (kept, end) in enumerate(zip(counts.tolist(), there.cumsum().tolist(), strict=True)):
+    numbers, deltas = array.cast_votes(x, indices, values, few)
+    for rank, (quota, end) in enumerate(zip(few.tolist(), there.cumsum().tolist(), strict=True)):
         own = slice(end - there[rank], end)
-        largest = np.sort((-worth[own].astype(np.int64)).argsort(kind="stable")[:kept])
-        np.testing.assert_array_equal(numbers[:kept], every[own][largest])
-        numbers = numbers[kept:]
+        largest = np.sort((-worth[own].astype(np.int64)).argsort(kind="stable")[:quota])
+        voted = every[own][largest]
+        others = np.setdiff1d(np.arange(rank * width, (rank + 1) * width), voted)[: quota - len(voted)]
+        np.testing.assert_array_equal(numbers[:quota], np.sort(np.append(voted, others)))
+        np.testing.assert_array_equal(deltas[:quota][np.isin(numbers[:quota], others)], 0)
+        numbers, deltas = numbers[quota:], deltas[quota:]
 
 
 def test_numbers_of_more_bits_than_indices(passes):
     size, indices = 2**31 - 1, np.array([0, 5, 2**31 - 3, 2**31 - 2], np.int32)
     x = np.broadcast_to(np.float32(0), size)
-    numbers, _, _ = array.cast_votes(x, indices, indices.astype(np.float32), np.full(1000, 1))
+    numbers, deltas = array.cast_votes(x, indices, np.ones(4, np.float32), np.full(1000, 1))
     assert numbers.dtype == np.int64
-    np.testing.assert_array_equal(np.sort(array.undeal(numbers, size, 1000)), indices)
+    np.testing.assert_array_equal(np.sort(array.undeal(numbers[deltas != 0], size, 1000)), indices)
     assert_alike(passes, "undeal", numbers, size, 1000)
 
 
@@ -131,13 +147,6 @@ def test_pairs_as_rows_and_back(passes, dtype, unit, index, entries):
     assert_alike(passes, "from_pairs", pairs, np.dtype(index), np.dtype(dtype))
 
 
-@pytest.mark.parametrize("name", ["normal", "special", "tiny", "constant"])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_smallest_magnitude(passes, dtype, name):
-    x = made(name, dtype)
-    assert int(passes.smallest(put(passes, x))) == array.smallest(x) == magnitude_bits(x).min()
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_pairs_of_several_ranks_are_added_in_their_order(passes, dtype):
     """Of 1, 1e9 and -1e9 the sum depends on it, and on what they are added to."""
@@ -163,10 +172,10 @@ def test_a_number_is_told_after_its_kernel(cuda):
     if not hasattr(cuda.cupy.cuda.get_current_stream(), "log"):
         pytest.skip("the pretended device holds back what a kernel writes to the host")
     waits = DEVICE.synchronised
-    number, waited = cuda.smallest(put(cuda, np.array([3, -2, 5], np.float32))), len(waits)
+    number, waited = cuda.top_k(put(cuda, np.array([3, -2, 5], np.float32)), 3)[2], len(waits)
     assert int(number) == int(np.float32(2).view(np.int32)) and len(waits) == waited + 1
     assert int(number) == int(np.float32(2).view(np.int32)) and len(waits) == waited + 1  # it is known
-    number = cuda.smallest(put(cuda, np.ones(3, np.float32)))
+    number = cuda.top_k(put(cuda, np.ones(3, np.float32)), 2)[2]
     cuda.cupy.cuda.get_current_stream().synchronize()
     waited = len(waits)
     assert int(number) == int(np.float32(1).view(np.int32)) and len(waits) == waited  # it has been waited for

@@ -35,8 +35,7 @@ def everything(cuda) -> None:
     numbers = draw.standard_normal(4 * n).astype(np.float32)
     indices, values, x, limit = there(plain), there(numbers[:n]), there(numbers), int(np.float32(0.5).view(np.int32))
     cuda.select(values, limit, n)
-    cuda.accumulate_select(there(numbers[:n]), values, limit, n)
-    cuda.select_standardized(there(numbers[:n]), there(abs(numbers[:n])), limit, n, values)
+    cuda.largest(there(numbers[:n]), 4, limit, n, values, there(abs(numbers[:n])))
     cuda.accumulate(there(numbers[:n]), values)
     cuda.moments(values, 0)
     # of dense vectors
@@ -45,8 +44,7 @@ def everything(cuda) -> None:
     cuda.standardized(values, there(abs(numbers[:n])))
     table, state = np.ones((1, COLUMNS)), tuple(there(np.zeros(n, kind)) for kind in (np.float32, np.float32, np.int32))
     cuda.adam(ADAM, values, there(np.arange(4)), None, state, None, table, np.array([n]), there(numbers[:n]))
-    cuda.kth_bin(cuda.histogram(values, 31, 0, 9), 4)
-    cuda.smallest(values)
+    cuda.top_k(values, 4)
     cuda.to_bfloat16(values)
     cuda.count(values, np.array([0, limit], np.int64))
     cuda.add_rows(there(numbers.reshape(4, n)))
@@ -74,7 +72,10 @@ def everything(cuda) -> None:
     sums = np.tile(back(cuda.add_parts(rows, parts, hints[:2], x.dtype)), (2, 1))
     cuda.from_parts(there(sums), parts, rows, there(numbers[:3]), 1, x.dtype)
     # of votes
-    dealt, votes, owned = cuda.cast_votes(x, indices, values, np.array([2, 4 * n, 0]))
+    owned = np.array([2, n, 0])
+    dealt, votes = cuda.cast_votes(x, indices, values, owned)
+    for threshold in (limit, 1):  # the second one lets too many pass
+        cuda.largest(x, 3, threshold, n // 2, there(numbers), abs(x))
     cuda.undeal(dealt, 4 * n, 3)
     cuda.add_dealt(x, dealt, votes, 4 * n, 3)
     cuda.split_counts(indices, np.array([0, n, 4 * n]))
@@ -109,7 +110,7 @@ def test_every_kernel_is_run(interpreted, monkeypatch, seed):
 
 
 # Bytes of global memory that an entry of float32 costs: what is read and written of vectors, and of pairs
-MOVED = {"select": (4, 8), "accumulate_select": (12, 8)}
+MOVED = {"select": (4, 8), "largest": (12, 8)}
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
@@ -118,10 +119,10 @@ def test_bytes_that_a_selection_moves(name, density, interpreted):
     """Where caches keep what is read twice: a vector as it is, and tiles that are read and written in whole sectors."""
     n = 8 * 8192
     x, gradient = np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
-    acc = x + gradient if name == "accumulate_select" else x
-    limit, given = thresholds(acc, 1 - density)[1], (x, gradient)[: 1 + (name == "accumulate_select")]
-    getattr(interpreted, name)(*(put(interpreted, part) for part in given), limit, n)
-    launch, (fixed, of_pairs) = device.RECORD[-1], MOVED[name]
+    limit, there = thresholds(x + gradient if name == "largest" else x, 1 - density)[1], put(interpreted, x)
+    given = (there, limit, n) if name == "select" else (there, 9, limit, n, put(interpreted, gradient))
+    getattr(interpreted, name)(*given)
+    launch, (fixed, of_pairs) = device.RECORD[-1 if name == "select" else -2], MOVED[name]
     assert launch.kernel.name == "compact"
     assert fixed < launch.moved() / n <= 1.05 * (fixed + of_pairs * density)
     assert launch.sectors * 32 / n >= launch.moved() / n

@@ -18,7 +18,7 @@ STEPS = st.lists(st.tuples(QUARTERS, st.sets(st.integers(0, 4))), min_size=1, ma
 def joined(memory, gradient):
     acc, missing = memory.accumulate(gradient)
     if missing is not None:
-        kernels.accumulate(acc, missing)
+        kernels.of(acc).accumulate(acc, missing)
     return acc
 
 

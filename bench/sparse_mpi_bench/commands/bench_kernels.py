@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sparse_mpi import kernels
-from sparse_mpi.arrays import Array, like, namespace, synchronize, to_host
+from sparse_mpi.arrays import Array, is_device, like, namespace, synchronize, to_host
 from sparse_mpi.cli import values
 from sparse_mpi.cli.options import count, option
 from sparse_mpi.cli.progress import progress
@@ -30,7 +30,7 @@ from sparse_mpi.cli.table import Column, Table
 from sparse_mpi.cli.values import Refused
 from sparse_mpi.kernels import threads
 from sparse_mpi.select.exact import top_k
-from sparse_mpi.sparse import SparseVector
+from sparse_mpi.sparse import SparseVector, at_least
 from sparse_mpi.wire import WIRES, pack_whole
 from sparse_mpi_bench.benchmark import Benchmark, Output
 
@@ -119,7 +119,7 @@ def _methods(x: Array, pairs: SparseVector) -> dict[str, Method]:
         "read": lambda: parts(lambda lo, hi: x[lo:hi].max(), n),
         "copy": lambda: parts(lambda lo, hi: namespace(x).copyto(target[lo:hi], source[lo:hi]), len(source)),
         "select": lambda: own.select(x, threshold, 2 * k),
-        "accumulate + select": lambda: own.accumulate_select(residual, gradient, threshold, 2 * k),
+        "accumulate + select": lambda: _accumulated(residual, gradient, k, threshold),
         "exact top-k": lambda: top_k(x, k),
         "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
         "top-k of rows": lambda: own.top_k_rows(matrix, each),
@@ -128,6 +128,13 @@ def _methods(x: Array, pairs: SparseVector) -> dict[str, Method]:
         "argpartition": lambda: namespace(x).argpartition(namespace(x).abs(x), n - k)[n - k :],
     }
     return methods | (_torch_methods(x, k, threshold, each) if _torch() else {})
+
+
+def _accumulated(residual: Array, gradient: Array, k: int, threshold: int) -> None:
+    if is_device(residual):
+        kernels.device().largest(residual, k, threshold, 2 * k, gradient)
+    else:
+        at_least(residual, threshold, 2 * k, gradient)
 
 
 def _packing(pairs: SparseVector, formats: Sequence[str]) -> dict[str, Method]:

@@ -6,8 +6,8 @@ from 64 P on less k mod P: every rank elects, among its own entries, a fair samp
 of votes. Stores n + n/P numbers on each rank.
 
 All lengths follow from n, k and P: a rank sends every other one c k/P votes, and all know how many entries each elects.
-Where fewer of a rank's entries have votes, it adds the largest of its own gradient, and then its first ones, so that
-values of a result may be 0.
+For its own entries it also has votes of its own, which are exact, and two to four times as many. Where fewer of them
+than it elects have votes, its first ones are elected, too, whose values may be 0.
 
 Ok-Topk sums an entry only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
@@ -36,19 +36,11 @@ from sparse_mpi.algorithms.base import (
     levels_field,
 )
 from sparse_mpi.algorithms.elect.owners import Owners
-from sparse_mpi.algorithms.elect.votes import (
-    candidates_for,
-    completed,
-    may_vote,
-    vote_sum_like,
-    with_largest,
-)
-from sparse_mpi.arrays import Array, index_dtype, namespace
+from sparse_mpi.arrays import Array, index_dtype, like, namespace
 from sparse_mpi.checks import check_range
 from sparse_mpi.comm import Comm
 from sparse_mpi.comm.base import rounds
 from sparse_mpi.select import Selector
-from sparse_mpi.select.base import most_selected
 from sparse_mpi.select.threshold import Threshold, ThresholdState
 from sparse_mpi.sparse import Layout, SparseVector, equal_boundaries, regions_of, take, truncate
 from sparse_mpi.states import ranged
@@ -69,8 +61,8 @@ from sparse_mpi.wire.packed import (
 )
 
 WHOLE, BESIDE = BitPacked(), ShortComplete(Log4())
-WINNERS = Threshold(chance=1.0)  # selects them by their sums of votes, which do not grow as a residual does
-STEP = 2**0.25  # the factor by which the share of votes changes
+WINNERS = Threshold(chance=1.0, zeros=True)  # selects them by sums of votes, which do not grow as a residual does
+CANDIDATES = 4  # largest entries among which a rank looks for each vote; on up to four ranks, which elect more, fewer
 NOMINATED = 1.05  # the least share of k that all ranks nominate together, if no two vote for the same entry
 _NO_VOTES = np.empty(0, np.float32)
 
@@ -79,15 +71,12 @@ _NO_VOTES = np.empty(0, np.float32)
 class ElectState:
     """State between steps. Selections, votes and their sums differ between ranks; the rest is replicated."""
 
-    # Fields of 0.4 that are gone, and new ones: guesses that save time and change no result
-    since_0_4: ClassVar = (("threshold", "near", "floor"), ("winners",))
+    # Fields of 0.4 and of 0.5 that are gone, and new ones, which steps find anew
+    earlier: ClassVar = ((("threshold", "near", "floor", "k", "votes"), ("winners",)), (("k", "votes"), ()))
 
     selection: Any  # the selector's state
     winners: ThresholdState = ranged(make=ThresholdState)  # selection state of this rank's winners
-    k: int = ranged("[0, n]", 0, replicated=True)  # entries wanted in the last step; 0 before the first
-    votes: float = ranged("[0, 1]", 0.0)  # the candidates for this rank's votes, as a share of k
-    # the place of rank 0 where ranks divide entries up; it changes from step to step
-    turn: int = ranged("[0, P)", 0, replicated=True)
+    turn: int = ranged("[0, P)", 0, replicated=True)  # where shares of small k begin; it changes from step to step
     # (n,) sums of this rank's votes; (width,) sums of all ranks' votes for owned entries; written to in place
     my_vote_sum: Array = ranged(make=lambda: _NO_VOTES, lengths=("0", "n"))
     all_vote_sum: Array = ranged(make=lambda: _NO_VOTES, lengths=("0", "n / P"))
@@ -99,16 +88,14 @@ class Elect(Algorithm):
 
     Args:
         selector: picks a rank's candidates, two to four for each vote.
-        votes: c, a rank's votes over k, at least 1.05/P. After a step in which fewer than 0.9k/P of a rank's own
-            entries had votes, because ranks voted for the same ones, it nominates more entries, up to k, and leaves
-            some of them to other ranks; after other steps fewer.
+        votes: c, a rank's votes over k, at least 1.05/P.
         wire: the message format of values, 8 bits by default; the rounding error stays in the residual. If k is n or on
             a single rank, no residual can correct it, and values have full precision. Indices known to all ranks are
             not sent if the format allows.
         levels: 1, 2 or None, as for `OkTopk`.
     """
 
-    selector: Selector = Threshold()
+    selector: Selector = Threshold(zeros=True)
     votes: float = 0.42
     wire: Wire = BitPacked(Int8())
     levels: int | None = levels_field()
@@ -183,55 +170,41 @@ class Elect(Algorithm):
             return largest.indices, state
 
         owners, passes, rank = Owners.of(len(acc), comm.size), kernels.of(acc), comm.rank
-        my_vote_sum = vote_sum_like(acc, state.my_vote_sum, len(acc))
-        all_vote_sum = vote_sum_like(acc, state.all_vote_sum, owners.width)
+        my_vote_sum = _vote_sum(acc, state.my_vote_sum, len(acc))
+        all_vote_sum = _vote_sum(acc, state.all_vote_sum, owners.width)
 
-        # Vote: each rank votes for its largest entries with the difference to its earlier votes, equally many of each
-        # owner. Where ranks vote for the same entries, they divide up more of them.
-        least = self._least_votes(k, len(acc), comm.size)
-        share = max(state.votes, least) if state.k / 2 <= k <= 2 * state.k else least
-        nominees, quotas = max(1, round(share * k)), owners.quotas(self._votes(k, len(acc), comm.size), state.turn)
-        largest, selection = select(candidates_for(nominees, len(acc), comm.size), state.selection, add)
-        candidates = largest
-        if share > least:
-            place = (rank + state.turn) % comm.size
-            candidates = take(largest, may_vote(largest, place, comm.size, least / share))
-        cast = passes.cast_votes(my_vote_sum, candidates.indices, candidates.values, quotas)
-        ballots = SparseVector(*completed(*cast, quotas, owners.boundaries[:-1]), owners.width * comm.size)
+        # Vote: each rank votes for its largest entries with the difference to its earlier votes: equally many of each
+        # other rank's entries, and more of its own.
+        candidates, size = self._candidates(k, len(acc), comm.size), owners.width * comm.size
+        largest, selection = select(candidates, state.selection, add)
+        quotas = owners.quotas(self._votes(k, len(acc), comm.size), state.turn)
+        more = min(max(1, int(owners.quotas(candidates, state.turn)[rank])), int(owners.owned[rank]))
+        numbers, deltas = passes.cast_votes(my_vote_sum, largest.indices, largest.values, quotas, rank, more)
+        sent = sum(quotas.tolist())
+        ballots, kept = (SparseVector(numbers[part], deltas[part], size) for part in (slice(sent), slice(sent, None)))
 
-        # Count: the owner of an entry adds up the votes for it, which are rounded coarsely, to the votes of earlier
-        # steps.
+        # Count: a rank adds the votes for its entries, of others coarsely rounded, to those of earlier steps.
         packed, mine = pack_ballots(ballots, quotas, owners.regions), np.full(comm.size, rank)
-        owners.add(my_vote_sum, packed.vector)
-        came = unpack_ballots(_exchanged(packed, comm), quotas[mine], owners.regions[mine], ballots.size, acc.dtype)
-        first = rank * owners.width
-        passes.add_in_order(all_vote_sum, came.indices, came.values, first, quotas[mine])
+        for votes in (packed.vector, kept):
+            owners.add(my_vote_sum, votes)
+        came = unpack_ballots(_exchanged(packed, comm), quotas[mine], owners.regions[mine], size, acc.dtype)
+        for votes, counts in ((came, quotas[mine]), (kept, np.array([kept.nnz]))):
+            passes.add_in_order(all_vote_sum, votes.indices, votes.values, rank * owners.width, counts)
 
-        # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes, which begin
-        # anew without votes. If too few have votes, more of its own largest follow.
-        quotas, own = owners.quotas(k, state.turn), slice(rank, rank + 1)
-        quota, of_winners, winners = int(quotas[rank]), state.winners, came.indices[:0]
-        if quota:
-            (winners, _, _), of_winners = WINNERS.select(all_vote_sum, quota, of_winners)
-        passes.clear(all_vote_sum, winners)
-        elected, voted = winners, len(winners)
-        if voted < quota:
-            only = np.where(np.arange(comm.size) == rank, quota, 0)
-            numbers, deltas, _ = passes.cast_votes(my_vote_sum, largest.indices, largest.values, only)
-            elected = with_largest(winners, (numbers - first).astype(winners.dtype), deltas, quota)
-            elected, _ = completed(elected, elected, np.array([len(elected)]), quotas[own], owners.boundaries[:1])
+        # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes.
+        quotas, of_winners, elected = owners.quotas(k, state.turn), state.winners, came.indices[:0]
+        if quotas[rank]:
+            (elected, _, _), of_winners = WINNERS.select(all_vote_sum, int(quotas[rank]), of_winners)
+        passes.clear(all_vote_sum, elected)
 
         # Broadcast winners: all ranks learn which entries are elected.
-        message = pack_positions(elected, quotas[own], owners.regions[:1])
+        message = pack_positions(elected, quotas[rank : rank + 1], owners.regions[:1])
         gathered, _ = comm.allgatherv(message, positions_lengths(quotas, owners.regions))
         indices = owners.indices(unpack_positions(gathered, quotas, owners.regions, ballots.size))
         indices.sort()
         passes.clear(my_vote_sum, indices)
-
-        # Adapt: if too few entries have votes, this rank looks among more of them next time, and others than this time.
-        enough, turn = voted >= quota - quota // 10, (state.turn + 1) % comm.size
-        share = max(share / STEP, least) if enough else min(share * STEP, 1.0)
-        return indices, ElectState(selection, of_winners, k, share, turn, my_vote_sum, all_vote_sum)
+        turn = (state.turn + 1) % comm.size
+        return indices, ElectState(selection, of_winners, turn, my_vote_sum, all_vote_sum)
 
     def _alone(
         self, k: int, state: ElectState, selected: tuple[SparseVector, object]
@@ -239,7 +212,7 @@ class Elect(Algorithm):
         largest = truncate(selected[0], k)
         if not (there := largest.values != 0).all():
             largest = take(largest, there)
-        return largest, replace(state, selection=selected[1], k=k)
+        return largest, replace(state, selection=selected[1])
 
     def _sum(self, values: Array, comm: Comm, wire: Wire | Paired, each: int = 1) -> tuple[Array, Array]:
         m, dtype, rank = len(values), values.dtype, comm.rank
@@ -263,22 +236,25 @@ class Elect(Algorithm):
         # Owed: the rounding error of a sum stays with the rank that added it up.
         if not wire.lossless:
             with np.errstate(over="ignore", invalid="ignore"):  # values may not be finite
-                sent[first:end] -= summed - arriving.vector.values
+                owing = sent[first:end]
+                owing -= summed - arriving.vector.values
         return total.values, sent
 
-    def _least_votes(self, k: int, size: int, ranks: int) -> float:
+    def _share(self, k: int, size: int, ranks: int) -> float:
         return max(self.votes, NOMINATED / ranks, k / size)
+
+    def _candidates(self, k: int, size: int, ranks: int) -> int:
+        nominees = max(1, round(self._share(k, size, ranks) * k))
+        return min(max(2, min(CANDIDATES, ranks - 1)) * nominees, size)
 
     def _votes(self, k: int, size: int, ranks: int) -> int:
         # Equally many of each owner, and one at least, which may be NaN; with small k of each that elects an entry
-        return ranks * max(1, round(self._least_votes(k, size, ranks) * k / ranks)) if k >= ranks else k
+        return ranks * max(1, round(self._share(k, size, ranks) * k / ranks)) if k >= ranks else k
 
     def selected_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         if ranks == 1:
             return super().selected_band(layout, k, ranks)
-        nominees = max(1, round(self._least_votes(k, layout.size, ranks) * k))
-        fewest, most = super().selected_band(layout, candidates_for(nominees, layout.size, ranks), ranks)
-        return fewest, max(most, most_selected(self.selector, layout, candidates_for(k, layout.size, ranks)))
+        return super().selected_band(layout, self._candidates(k, layout.size, ranks), ranks)
 
     def result_band(self, layout: Layout, k: int, ranks: int) -> tuple[float, float]:
         return 0, k
@@ -315,6 +291,13 @@ def _shares(m: int, each: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """Return sizes and regions of equal shares of m numbers, in which ``each`` neighbours stay together."""
     bounds = each * equal_boundaries(m // each, ranks)
     return np.diff(bounds), regions_of(bounds)
+
+
+def _vote_sum(acc: Array, known: Array, size: int) -> Array:
+    """Return a sum of votes ``(size,)`` in the library and dtype of ``acc``; zeros before the first step."""
+    if len(known) != size:
+        return namespace(acc).zeros(size, acc.dtype)
+    return like(known, acc).astype(acc.dtype, copy=False)
 
 
 def _exchanged(packed: Packed, comm: Comm) -> Array:

@@ -5,8 +5,8 @@ Inner loops run over slices (``part = bits[lo:hi]``), which Numba vectorises, no
 
 from __future__ import annotations
 
-from sparse_mpi.kernels.array import from_pairs, kth_bin, split_counts, to_pairs
-from sparse_mpi.kernels.cpu.counts import count, histogram, moments, smallest
+from sparse_mpi.kernels.array import from_pairs, split_counts, to_pairs
+from sparse_mpi.kernels.cpu.counts import count, histogram, moments
 from sparse_mpi.kernels.cpu.equal_parts import add_parts, from_parts, select_parts
 from sparse_mpi.kernels.cpu.late_adam import adam
 from sparse_mpi.kernels.cpu.merging import merge, merge_loosely, merge_runs

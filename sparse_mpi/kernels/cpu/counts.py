@@ -51,16 +51,6 @@ def _count(x, scratch, limits, counts):
             counts[number] += reached
 
 
-@compiled
-def smallest(values):
-    bits = bits_of(values)
-    magnitude = np.iinfo(bits.dtype).max
-    least = magnitude
-    for i in range(bits.size):
-        least = min(least, bits[i] & magnitude)
-    return least
-
-
 def histogram(x: Array, shift: int, prefix: int, width: int) -> np.ndarray:
     kind = bits_type(x).type
     x = readable(x)

@@ -281,12 +281,14 @@ def _read_lows(lows, part, shift):
         part[i] += np.int64((_last_word(lows, bit >> 3) >> np.uint64(bit & 7)) & mask)
 
 
-def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
-    ranks, most = len(quotas), min(len(indices), sum(quotas.tolist()))
+def cast_votes(
+    x: Array, indices: Array, values: Array, quotas: np.ndarray, own: int = 0, more: int = 0
+) -> tuple[Array, Array]:
+    ranks, most = len(quotas), sum(quotas.tolist()) + more
     width, counts = -(-len(x) // ranks), np.empty(ranks, np.int64)
     numbers, deltas = np.empty(most, index_dtype(width * ranks)), np.empty(most, values.dtype)
-    count = _cast_votes(x, indices, values, quotas, width, numbers, deltas, counts)
-    return numbers[:count], deltas[:count], counts
+    count = _cast_votes(x, indices, values, quotas, own, more, width, numbers, deltas, counts)
+    return array.completed(numbers[:count], deltas[:count], counts, quotas, width)
 
 
 @compiled
@@ -296,7 +298,7 @@ def first_of(round_number, ranks):
 
 
 @compiled
-def _cast_votes(x, indices, values, quotas, width, numbers, deltas, counts):
+def _cast_votes(x, indices, values, quotas, own, more, width, numbers, deltas, counts):
     """Count each rank's candidates, put them in their places, and keep the most worthwhile; return their number."""
     ranks, many, share = quotas.size, indices.size, 1 / quotas.size
     owners, found, starts = np.empty(many, np.uint16), np.empty(many, numbers.dtype), np.zeros(ranks + 1, np.int64)
@@ -323,19 +325,25 @@ def _cast_votes(x, indices, values, quotas, width, numbers, deltas, counts):
     for i in range(many):  # roots of all together, by vector instructions
         worth[i] = np.sqrt(np.abs(changes[i])) * np.sqrt(np.abs(worth[i]))
     places, chosen, largest = np.arange(many), np.empty(numbers.size, np.int64), np.empty_like(deltas)
-    begin, count, guess = np.int64(0), np.int64(0), np.int64(0)
-    for owner in range(ranks):
-        end, most = starts[owner], quotas[owner]
-        kept = chosen[count : count + min(most, end - begin)]
-        if most < end - begin and most > 0:
+    count, guess = np.int64(0), np.int64(0)
+    for place in range(ranks + (more > 0)):
+        owner = place if place < ranks else own
+        begin, end, most = starts[owner - 1] if owner else 0, starts[owner], quotas[owner] if place < ranks else more
+        kept = chosen[count : count + (most if place == own and more else min(most, end - begin))]
+        if place == own and more:  # no votes: they come behind those for all others
+            for i in range(most):
+                kept[i] = -1 - i
+        elif most < end - begin and most > 0:
             guess = keep_of_few(places[begin:end], worth[begin:end], kept, largest[: kept.size], guess)
         elif most > 0:
             kept[:] = places[begin:end]
-        counts[owner] = kept.size
+        if place < ranks:
+            counts[place] = kept.size
         count += kept.size
-        begin = end
     for i in range(count):
-        numbers[i], deltas[i] = dealt[chosen[i]], changes[chosen[i]]
+        place = chosen[i]
+        numbers[i] = dealt[place] if place >= 0 else own * width - 1 - place
+        deltas[i] = changes[place] if place >= 0 else 0
     return count
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sparse_mpi.arrays import Array, bits_type
+from sparse_mpi.arrays import Array, bits_type, magnitude_bits
 from sparse_mpi.kernels import threads
 from sparse_mpi.kernels.array import chosen_reaching
-from sparse_mpi.kernels.cpu.counts import smallest
 from sparse_mpi.kernels.cpu.first_use import compiled
 from sparse_mpi.kernels.cpu.lanes import LANES, lowest, ones, prefetch, reached
 from sparse_mpi.kernels.cpu.passes import TILE, append_marked, append_rest, bits_of
@@ -90,7 +89,7 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
 
 def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, int]:
     if len(values) <= k:
-        return indices, values, int(smallest(values)) if len(values) == k else 0
+        return indices, values, int(magnitude_bits(values).min()) if len(values) == k > 0 else 0
     values = np.ascontiguousarray(values)  # `reached` reads 64 in a row
     kept = (indices[:k], values[:k]) if reuse else (np.empty(k, indices.dtype), np.empty(k, values.dtype))
     if len(values) < MANY:

@@ -1,9 +1,9 @@
 """Kernels for CuPy arrays, compiled by NVRTC: one pass each, all on the current stream.
 
-The host waits for the device once in a selection, for its number of entries, in `compress` if that is unknown, in
-`count`, `kth_bin`, `moments` and `sketch` for results, and in `merge` for the number of distinct indices, which
-`merge_loosely` may avoid. `split_counts`, `smallest` and `truncate_least` wait when results are read; `truncate`,
-`contains`, `among` and those of parts, with results of known lengths, do not.
+The host waits for the device once in `select`, for the number of entries, in `compress` if that is unknown, in `count`,
+`moments` and `sketch` for results, and in `merge` for the number of distinct indices, which `merge_loosely` may avoid.
+`split_counts`, `truncate_least`, `top_k` and `largest` wait when numbers are read; all others have results of known
+lengths, and do not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from sparse_mpi.arrays import Array, constant, index_dtype, wide_type
+from sparse_mpi.arrays import Array, constant, index_dtype, wide_type, widened
 from sparse_mpi.kernels import array
 from sparse_mpi.kernels.array import clear, gather, mark, to_float16
 from sparse_mpi.kernels.base import LONG, SKETCH, SKETCHED_ROWS, Later, Moments, Number
@@ -52,15 +52,11 @@ from sparse_mpi.kernels.cuda.told import Told, pointer
 
 ROUNDS = 8  # vectors that each thread of a selection reads
 TILE_BYTES = 256 * ROUNDS * 16  # bytes that each block of a selection reads; half of them in half precision
-COUNTING = 1024  # threads of a block of `histogram`, which takes all shared memory of a multiprocessor
 MAX_BLOCKS = 2048  # most blocks whose partial sums are added up, by the host or by atomics
 SHARES, PAIRS = 128, 4096  # blocks of `truncate` at most, one a multiprocessor; the fewest pairs that each is worth
 MOST_RUNS = 64  # most runs among which `add_up_runs` searches
 # Runs up to which that is cheaper than a sort, however long they are; and pairs times runs, however many runs there are
 FEW_RUNS, FEW_SEARCHES = 16, 1 << 24
-WIDENED = {
-    np.dtype(name) for name in ("float16", "float32", "uint16")
-}  # types of gradients that select.cu adds to a residual of a wider type
 
 
 def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.ndarray:
@@ -74,75 +70,43 @@ def count(x: Array, thresholds: np.ndarray, among: Array | None = None) -> np.nd
     return told.written().numbers().copy()
 
 
-def smallest(values: Array) -> Number:
-    # The host waits when it asks for the number, if that is not there by then
-    blocks, found, values = min(SHARES, blocks_for(values.size, PAIRS)), Told(1), cupy.ascontiguousarray(values)
-    given = values, values.size, cleared(1 + blocks), found.pointer
-    start(kernel("smallest", "dense.cu", SELECTING, REAL=values.dtype), blocks, *given, threads=SELECTING)
-    return Later(found.written().number)
-
-
-def histogram(x: Array, shift: int, prefix: int, width: int) -> Array:
-    x = cupy.ascontiguousarray(x)
-    counts = cupy.zeros(1 << width, np.uint64)
-    device = cupy.cuda.Device().attributes
-    # Count in shared memory if the bins fit there.
-    shared_bytes, most_shared = max(4, 2 << width), device["MaxSharedMemoryPerBlockOptin"]
-    fits = shared_bytes <= most_shared
-    binned = kernel("histogram", "histogram.cu", COUNTING, REAL=x.dtype, **({"IN_SHARED": 1} if fits else {}))
-    if fits:
-        binned.max_dynamic_shared_size_bytes = most_shared
-    blocks = min(2 * device["MultiProcessorCount"], blocks_for(x.size, 16 * COUNTING))
-    if blocks:
-        arguments = (x, x.size, shift, prefix, width, counts)
-        start(binned, blocks, *arguments, threads=COUNTING, shared_bytes=shared_bytes if fits else 0)
-    return counts.view(np.int64)
-
-
-def kth_bin(counts: Array, k: int) -> tuple[int, int, int]:
-    found = Told(3)
-    launch("kth_bin", "histogram.cu", 1, counts, counts.size, k, found.pointer, threads=COUNTING, REAL="float32")
-    number, reached, inside = found.written().numbers().tolist()
-    return number, reached, inside
-
-
 def select(x: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
     x = cupy.ascontiguousarray(x)
-    return _compacted(x, (x,), threshold, most)
+    indices, values, counted, _ = _passing(x, (x,), threshold, most)
+    found = counted.number()
+    return None if found > most else (indices[:found], values[:found])
 
 
-def accumulate_select(residual: Array, gradient: Array, threshold: int, most: int) -> tuple[Array, Array] | None:
-    given, types = _gradient(residual, gradient)
-    return _compacted(residual, (residual, *given), threshold, most, **types)
+def top_k(x: Array, k: int) -> tuple[Array, Array, Number]:
+    return truncate_least(None, widened(x), k)
 
 
-def select_standardized(
-    x: Array, squares: Array, threshold: int, most: int, add: Array | None = None
-) -> tuple[Array, Array] | None:
-    x, squares, (given, types) = cupy.ascontiguousarray(x), cupy.ascontiguousarray(squares), _gradient(x, add)
-    return _compacted(x, (squares, np.finfo(x.dtype).max, x, *given), threshold, most, SQUARES=1, **types)
+def largest(
+    x: Array, k: int, threshold: int, most: int, add: Array | None = None, squares: Array | None = None
+) -> tuple[Array, Array, Number, Number]:
+    x, found, types, highest = cupy.ascontiguousarray(widened(x)), Told(1), dict[str, Any](), np.finfo(wide_type(x)).max
+    over, given = _or_none(squares), [x]
+    if add is not None:
+        given, types = [x, cupy.ascontiguousarray(add)], {"GRADIENT": add.dtype}
+    if squares is not None:
+        given, types = [over, highest, *given], {"SQUARES": 1, **types}
+    indices, values, counted, passed = _passing(x, given, threshold, most, **types)
+    kept = _kept(indices, values, k, found, (passed, x, x.size, over, highest))
+    return *kept, Later(found.written().number, found.known), Later(counted.number)
 
 
-def _gradient(residual: Array, gradient: Array | None) -> tuple[list[Array], dict[str, Any]]:
-    if gradient is None:
-        return [], {}
-    gradient = cupy.ascontiguousarray(gradient)
-    if gradient.dtype != residual.dtype and gradient.dtype not in WIDENED:
-        gradient = gradient.astype(residual.dtype)
-    return [gradient], {"GRADIENT": gradient.dtype}
-
-
-def _compacted(x: Array, read: tuple[Any, ...], threshold: int, most: int, **macros: Any) -> tuple[Array, Array] | None:
+def _passing(
+    x: Array, read: Sequence[Any], threshold: int, most: int, **macros: Any
+) -> tuple[Array, Array, Told, Array]:
+    """Return pairs, of which so many are valid as both numbers behind them tell: to the host, and to kernels."""
     room = min(most, x.size)
     indices, values = cupy.empty(room, index_dtype(x.size)), cupy.empty(room, wide_type(x))
-    tiles = blocks_for(x.size * values.itemsize, TILE_BYTES)
-    if tiles == 0:
-        return indices, values
-    state, counted = cleared(1 + tiles), Told(1)
-    compact = kernel("compact", "select.cu", REAL=x.dtype, INDEX=indices.dtype, ROUNDS=ROUNDS, **macros)
-    start(compact, tiles, *read, x.size, threshold, most, indices, values, state, counted.pointer)
-    found = counted.written().number()
-    return None if found > most else (indices[:found], values[:found])
+    tiles, counted = blocks_for(x.size * values.itemsize, TILE_BYTES), Told(1)
+    state, counted.numbers()[0] = cleared(1 + tiles), 0
+    if tiles:
+        compact = kernel("compact", "select.cu", REAL=x.dtype, INDEX=indices.dtype, ROUNDS=ROUNDS, **macros)
+        start(compact, tiles, *read, x.size, threshold, most, indices, values, state, counted.pointer)
+    return indices, values, counted.written(), state[tiles:]
 
 
 def top_k_rows(matrix: Array, k: int) -> tuple[Array, Array]:
@@ -285,24 +249,27 @@ def truncate(indices: Array, values: Array, k: int, reuse: bool = False) -> tupl
     return (indices, values) if values.size <= k else _kept(indices, values, k, None)
 
 
-def truncate_least(indices: Array, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
-    if values.size <= k:
-        return indices, values, smallest(values) if values.size == k else 0
+def truncate_least(indices: Array | None, values: Array, k: int, reuse: bool = False) -> tuple[Array, Array, Number]:
+    if indices is not None and values.size < max(k, 1):
+        return indices, values, 0
     found = Told(1)
     kept = _kept(indices, values, k, found)
     return *kept, Later(found.written().number)
 
 
-def _kept(indices: Array, values: Array, k: int, least: Told | None) -> tuple[Array, Array]:
-    indices, values = cupy.ascontiguousarray(indices), cupy.ascontiguousarray(values)
-    kept, largest = cupy.empty(k, indices.dtype), cupy.empty(k, values.dtype)
-    each = max(PAIRS, blocks_for(values.size, SHARES))
-    shares, passes = blocks_for(values.size, each), blocks_for(8 * values.itemsize - 1, DIGIT)
+def _kept(
+    indices: Array | None, values: Array, k: int, least: Told | None, whole: tuple[Any, ...] = ()
+) -> tuple[Array, Array]:
+    values, nothing = cupy.ascontiguousarray(values), np.uintp(0)
+    index = index_dtype(values.size) if indices is None else indices.dtype
+    kept, largest = cupy.empty(k, index), cupy.empty(k, values.dtype)
+    size = whole[2] if whole else values.size
+    shares, passes = min(SHARES, blocks_for(size, PAIRS)), blocks_for(8 * values.itemsize - 1, DIGIT)
     state = cleared(2 + passes + 3 * shares + passes * (1 << DIGIT) // 2)
-    of_types = {"REAL": values.dtype, "INDEX": indices.dtype}
-    keep = kernel("keep_largest", "largest.cu", SELECTING, DIGIT=DIGIT, **of_types)
-    given = indices, values, values.size, int(k), each, kept, largest, state, pointer(least)
-    start(keep, shares, *given, threads=SELECTING)
+    keep = kernel("keep_largest", "largest.cu", SELECTING, DIGIT=DIGIT, REAL=values.dtype, INDEX=index)
+    given = _or_none(indices), values, values.size, PAIRS, int(k)
+    passing = whole or (nothing, nothing, 0, nothing, values.dtype.type(0))
+    start(keep, shares, *given, *passing, kept, largest, state, pointer(least), threads=SELECTING)
     return kept, largest
 
 
@@ -323,8 +290,8 @@ def compress(
     return kept[:found], of_kept[:found]
 
 
-def _or_none(mask: Array | None) -> Any:
-    return np.uintp(0) if mask is None else cupy.ascontiguousarray(mask)
+def _or_none(x: Array | None) -> Any:
+    return np.uintp(0) if x is None else cupy.ascontiguousarray(x)
 
 
 def contains(indices: Array, sought: Array) -> Array:

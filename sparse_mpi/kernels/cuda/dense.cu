@@ -47,14 +47,3 @@ add_rows(const REAL* matrix, int64 rows, int64 columns, REAL* total) {
     for (int64 row = 1; row < rows; ++row) sum += matrix[row * columns + i];
     total[i] = sum;
 }
-
-// The least magnitude, to memory of the host; state as in `tell_least`.
-extern "C" __global__ void __launch_bounds__(THREADS)
-smallest(const REAL* values, int64 n, uint64* state, int64* told) {
-    Bits own = UNSIGNED;
-    for (int64 i = blockIdx.x * (int64)THREADS + threadIdx.x; i < n; i += gridDim.x * (int64)THREADS) {
-        const Bits bits = magnitude(values[i]);
-        if (bits < own) own = bits;
-    }
-    tell_least(own, blockIdx.x, state, told);
-}

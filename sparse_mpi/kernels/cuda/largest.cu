@@ -34,35 +34,66 @@ select_rows(const REAL* x, const int64* table, INDEX* indices, REAL* values) {
     }
 }
 
-// One block an owner of votes: keeps those of most worth, as many as its quota. ends: the sums of all counts up to each
-// one, `tiles` an owner. told: memory of the host, with all quotas, and behind them room for how many each owner gets.
+// One block an owner of votes, `width` numbers each: keeps those of most worth, as many as its quota. Where it has fewer,
+// its first other numbers are there, too, with delta 0. If there are `more` for owner `own`, they come last of all `most`,
+// and its quota has none. ends: the sums of all counts up to each one, `tiles` an owner. quotas: memory of the host.
 extern "C" __global__ void __launch_bounds__(THREADS)
-keep_votes(const int64* ends, int64 tiles, const INDEX* numbers, const REAL* deltas, const REAL* worth, int64* told,
-           INDEX* kept, REAL* largest) {
-    const int64 owner = blockIdx.x;
-    const auto end_of = [=](int64 before) { return before ? ends[before * tiles - 1] : 0; };
-    const auto number_of = [=](int64 other) {
-        const int64 there = end_of(other + 1) - end_of(other);
-        return there < told[other] ? there : told[other];
-    };
-    uint32 earlier = 0, total;
-    for (int64 other = threadIdx.x; other < owner; other += THREADS) earlier += (uint32)number_of(other);
+keep_votes(const int64* ends, int64 tiles, int64 width, int64 own, int64 more, int64 most, const INDEX* numbers,
+           const REAL* deltas, const REAL* worth, const int64* quotas, INDEX* kept, REAL* largest) {
+    const int64 owner = blockIdx.x, begin = owner * width;
+    int64 quota = quotas[owner];
+    uint32 earlier = 0, total, lead;
+    for (int64 other = threadIdx.x; other < owner; other += THREADS) earlier += (uint32)quotas[other];
     scan(earlier, total);
-    const int64 first = end_of(owner), there = end_of(owner + 1) - first, number = number_of(owner);
-    const auto write = [=](uint32 to, int64 at) {
-        kept[total + to] = numbers[first + at];
-        largest[total + to] = deltas[first + at];
-    };
-    if (number && number < there) {
-        k_largest(worth + first, there, number, write);
-    } else {
-        for (int64 at = threadIdx.x; at < number; at += THREADS) write((uint32)at, at);
+    const int64 first = owner ? ends[owner * tiles - 1] : 0, there = ends[(owner + 1) * tiles - 1] - first;
+    numbers += first;
+    deltas += first;
+    kept += total;
+    largest += total;
+    if (owner == own && more) {
+        for (int64 to = threadIdx.x; to < quota; to += THREADS) {
+            kept[to] = (INDEX)(begin + to);
+            largest[to] = 0;
+        }
+        quota = more;
+        kept += most - more - total;
+        largest += most - more - total;
     }
-    if (threadIdx.x == 0) told[gridDim.x + owner] = number;
+    const auto write = [=](int64 to, int64 at) {
+        kept[to] = numbers[at];
+        largest[to] = deltas[at];
+    };
+    if (quota < there) {
+        if (quota) k_largest(worth + first, there, quota, write);
+        return;
+    }
+    // All places are taken up to the entry before which so many others lie as are lacking.
+    const int64 lacking = quota - there;
+    uint32 early = 0;
+    for (int64 at = threadIdx.x; at < there; at += THREADS) early += numbers[at] - begin - at < lacking;
+    scan(early, lead);
+    if (!lacking) lead = 0;
+    for (int64 to = threadIdx.x; to < lead + lacking; to += THREADS) {
+        kept[to] = (INDEX)(begin + to);
+        largest[to] = 0;
+    }
+    __syncthreads();
+    for (int64 at = threadIdx.x; at < there; at += THREADS) write(at < lead ? numbers[at] - begin : lacking + at, at);
 }
 
-// Keeps k of m pairs, 1 <= k < m < 2^32, which are so few that they mostly stay in the caches. A block has a share of
-// `each` pairs.
+// What `keep_largest` chooses from: pairs, or all entries of a vector, over the roots of their squares if there are any.
+struct Entries {
+    const INDEX* indices;
+    const REAL *values, *squares;
+    REAL most;
+
+    __device__ int64 index(int64 at) const { return indices ? (int64)indices[at] : at; }
+    __device__ REAL operator[](int64 at) const { return squares ? over_root(values[at], squares[at], most) : values[at]; }
+};
+
+// Keeps k of m pairs, 1 <= k <= m < 2^32, which are so few that they mostly stay in the caches. A block has a share of
+// the pairs; so many are `worth` a block. Or there is room for m, `passed` tells how many there are, as `preceding` does, and they are what reaches a
+// threshold in x, of n entries: if there are too few, or more than m, the k come from all of x.
 //
 // All passes are in one launch, though each needs what all shares have counted in the one before. A barrier of the
 // whole grid would hang where other work keeps some blocks from starting, and one block alone would be slow. So blocks
@@ -77,12 +108,20 @@ keep_votes(const int64* ends, int64 tiles, const INDEX* numbers, const REAL* del
 constexpr uint64 FOUND = 1ull << 63;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-keep_largest(const INDEX* indices, const REAL* values, int64 m, int64 k, int64 each, INDEX* kept, REAL* largest,
-             uint64* state, int64* least) {
+keep_largest(const INDEX* indices, const REAL* pairs, int64 m, int64 worth, int64 k, const uint64* passed, const REAL* x, int64 n,
+             const REAL* squares, REAL most, INDEX* kept, REAL* largest, uint64* state, int64* least) {
     __shared__ uint32 counts[BINS];
     __shared__ int64 drawn;
     __shared__ uint64 before[2];
-    const int64 shares = gridDim.x;
+    __shared__ int64 there;
+    if (threadIdx.x == 0) there = passed ? (int64)(*passed & COUNT) : m;
+    __syncthreads();
+    const bool whole = there < k || there > m;
+    const Entries values = whole ? Entries{nullptr, x, squares, most} : Entries{indices, pairs, nullptr, 0};
+    m = whole ? n : there;
+    const int64 wanted = (m + worth - 1) / worth, shares = wanted < gridDim.x ? wanted : gridDim.x;
+    const int64 each = (m + shares - 1) / shares;
+    if (blockIdx.x >= shares) return;
     uint64* counted = state + 1;
     volatile uint64* found = counted + PASSES;
     uint32* bins = (uint32*)(counted + PASSES + 2 * shares);
@@ -152,9 +191,9 @@ keep_largest(const INDEX* indices, const REAL* values, int64 m, int64 k, int64 e
     Bits own = UNSIGNED;
     compact(values, first, end, kth, (uint32)before[0], (uint32)before[1], [&](uint32 to, int64 at) {
         const REAL value = values[at];
-        kept[to] = indices[at];
-        largest[to] = value;
+        kept[to] = (INDEX)values.index(at);
+        largest[to] = whole && value == 0 ? (REAL)0 : value;  // no -0
         if (magnitude(value) < own) own = magnitude(value);
     });
-    if (least) tell_least(own, share, (uint64*)(bins + PASSES * BINS), least);
+    if (least) tell_least(own, share, shares, (uint64*)(bins + PASSES * BINS), least);
 }

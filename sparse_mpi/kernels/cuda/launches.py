@@ -22,7 +22,7 @@ SHARED: dict[str, Any] = {"SCALED": SCALED, "CHUNK": CHUNK, "MESSAGES": MESSAGES
 
 def write_messages(messages: np.ndarray, indices: Array, codes: Array, scales: Array) -> Array:
     length, count = int(messages["end"][-1]), indices.size
-    words = cupy.zeros(-(-length // 4), np.uint32)
+    words = cleared(-(-length // 8)).view(np.uint32)
     given = cupy.ascontiguousarray(indices), codes.view(np.uint8), scales.view(np.uint32), count
     _on_messages("write_entries", "bits.cu", count, messages, *given, words, index=indices.dtype)
     return words.view(np.uint8)[:length]
@@ -234,22 +234,23 @@ def _start(name: str, blocks: int, *arguments: object, index: Any = np.int32) ->
     launch(name, "levels.cu", blocks, *arguments, blocks=blocks, threads=SCALED, **types)
 
 
-def cast_votes(x: Array, indices: Array, values: Array, quotas: np.ndarray) -> tuple[Array, Array, np.ndarray]:
-    count, ranks = len(values), len(quotas)
-    width, real, most = -(-len(x) // ranks), values.dtype, min(count, int(quotas.sum()))
+def cast_votes(
+    x: Array, indices: Array, values: Array, quotas: np.ndarray, own: int = 0, more: int = 0
+) -> tuple[Array, Array]:
+    count, ranks, tiles = len(values), len(quotas), max(blocks_for(len(values)), 1)
+    width, real, most = -(-len(x) // ranks), values.dtype, int(quotas.sum()) + more
     number = index_dtype(width * ranks)
     kept, largest = cupy.empty(most, number), cupy.empty(most, real)
-    if not most:
-        return kept, largest, np.zeros(ranks, np.int64)
     dealt, deltas, worth = cupy.empty(count, number), cupy.empty_like(values), cupy.empty_like(values)
-    told, counts, types = Told(ranks, quotas), cupy.empty(ranks * blocks_for(count), np.int64), (indices.dtype, number)
+    counts, types = (cupy.empty if count else cupy.zeros)(ranks * tiles, np.int64), (indices.dtype, number)
     _vote("count_dealt", count, types, indices, ranks, counts)
     ends = cupy.cumsum(counts)
     _vote("deal", count, types, x, indices, values, ranks, width, ends, dealt, deltas, worth, real=real)
-    keep = kernel("keep_votes", "largest.cu", SELECTING, DIGIT=DIGIT, REAL=real, INDEX=number)
-    start(keep, ranks, ends, blocks_for(count), dealt, deltas, worth, told.pointer, kept, largest, threads=SELECTING)
-    owned = told.written().numbers().copy()
-    return kept[: int(owned.sum())], largest[: int(owned.sum())], owned
+    keep, told = kernel("keep_votes", "largest.cu", SELECTING, DIGIT=DIGIT, REAL=real, INDEX=number), Told(0, quotas)
+    given = ends, tiles, width, own, more, most, dealt, deltas, worth, told.pointer, kept, largest
+    start(keep, ranks, *given, threads=SELECTING)
+    told.written()
+    return kept, largest
 
 
 def undeal(numbers: Array, size: int, ranks: int) -> Array:

@@ -44,7 +44,8 @@ struct Kth {
 };
 
 // Clears `counts`, and counts in them the entries of [first, end) that start with the prefix, by their next digit.
-__device__ inline void count_digits(const REAL* x, int64 first, int64 end, const Kth& kth, uint32* counts) {
+template <class Entries>
+__device__ inline void count_digits(const Entries& x, int64 first, int64 end, const Kth& kth, uint32* counts) {
     for (int bin = threadIdx.x; bin < BINS; bin += THREADS) counts[bin] = 0;
     __syncthreads();
     const int low = kth.shift - kth.width(), mask = (1 << kth.width()) - 1;
@@ -83,8 +84,8 @@ __device__ inline void narrow(Kth& kth, const uint32* counts) {
 
 // Calls write(to, at) for the entries of [first, end) that are taken. `beyond` the bound and `tied` at it are so many
 // entries before `first`.
-template <class Write>
-__device__ inline void compact(const REAL* x, int64 first, int64 end, const Kth& kth, uint32 beyond, uint32 tied,
+template <class Entries, class Write>
+__device__ inline void compact(const Entries& x, int64 first, int64 end, const Kth& kth, uint32 beyond, uint32 tied,
                                Write write) {
     const Bits bound = kth.bound();
     const uint32 ties = kth.ties();

@@ -39,6 +39,10 @@ class Told:
         self._event = cupy.cuda.get_current_stream().record(cupy.cuda.Event(disable_timing=True))
         return self
 
+    def known(self) -> bool:
+        """Tell if the kernel is done."""
+        return self._event is None or bool(self._event.done)
+
     def numbers(self) -> np.ndarray:
         """Return the numbers ``(count,)`` int64; waits for the kernel."""
         if self._event is not None:

@@ -121,9 +121,9 @@ __device__ inline T least_of_warp(T own) {
     return own;
 }
 
-// Tells the least of what all threads of all blocks have to memory of the host; the block that is done last does so.
+// Tells the least of what all threads of `blocks` blocks have to memory of the host; the block that is done last does so.
 // state, zeroed: [0] blocks that are done, [1 + block] what each has.
-__device__ inline void tell_least(Bits own, int64 block, uint64* state, int64* told) {
+__device__ inline void tell_least(Bits own, int64 block, int64 blocks, uint64* state, int64* told) {
     __shared__ Bits of_warps[THREADS / 32];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     own = least_of_warp(own);
@@ -136,10 +136,10 @@ __device__ inline void tell_least(Bits own, int64 block, uint64* state, int64* t
     if (lane == 0) {
         of_blocks[block] = least;
         __threadfence();  // it comes before the block is done
-        last = atomicAdd(state, 1ull) + 1 == gridDim.x;
+        last = atomicAdd(state, 1ull) + 1 == blocks;
     }
     if (!__shfl_sync(WARP, last, 0)) return;
-    for (int64 other = lane; other < gridDim.x; other += 32) {
+    for (int64 other = lane; other < blocks; other += 32) {
         const uint64 there = of_blocks[other];
         if (there < least) least = there;
     }
