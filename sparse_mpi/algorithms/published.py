@@ -117,7 +117,7 @@ class StaleSelector(Selector):
         rule = StaleRule(self.period, self.nudge, MOST_SELECTED)
         bits, age = state.bits, state.age
         if rule.refresh_due(age, k, state.k):
-            bits, age = kernels.kth_magnitude(x, k, most=k), 0
+            bits, age = kernels.kth_magnitude(x, k), 0
         else:
             bits = rule.raised(bits, x, k)
         bits = max(bits, NOT_ZERO)
@@ -153,7 +153,7 @@ class StaleThreshold:
         if rule.refresh_due(age, k, state.k):
             everything, _ = comm.allgatherv(values)
             wanted, age = min(k, len(everything)), 0
-            bits = kernels.kth_magnitude(everything, wanted, most=k) if wanted else 0
+            bits = kernels.kth_magnitude(everything, wanted) if wanted else 0
         # All ranks must know how many entries of each rank reach the threshold.
         mask = magnitude_bits(values) >= bits
         row = np.array([int(namespace(values).count_nonzero(mask)), piggyback], np.int64)

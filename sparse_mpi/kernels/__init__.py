@@ -99,18 +99,12 @@ def search(x: Array, k: int, most: int) -> tuple[int, tuple[Array, Array] | None
     return threshold, host().select(x, threshold, most)
 
 
-def kth_magnitude(x: Array, k: int, most: int) -> int:
-    """Return magnitude bits that k to ``most`` entries of ``x`` reach, more only because of ties.
-
-    Args:
-        x: ``(n,)`` float32 or float64.
-        k: 1 <= k <= n.
-        most: >= k; ``most = k`` asks for the exact k-th magnitude.
-    """
+def kth_magnitude(x: Array, k: int) -> int:
+    """Return the magnitude bits of the k-th largest entry of ``x`` ``(n,)``, float32 or float64, 1 <= k <= n."""
     if is_device(x):
         return int(device().top_k(x, k)[2])
-    threshold, found = search(x, k, most)
-    if found is None or len(found[0]) <= most:
+    threshold, found = search(x, k, most=k)
+    if found is None or len(found[0]) <= k:
         return threshold
     return int(host().truncate_least(*found, k, reuse=True)[2])
 

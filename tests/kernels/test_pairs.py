@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sparse_mpi.arrays import magnitude_bits, widened
 from sparse_mpi.kernels import array, cpu
+from sparse_mpi.select.threshold import Threshold, ThresholdState
 
 from ..fakes import fake_cuda
 from ..fakes.fake_device import DEVICE
@@ -44,11 +45,6 @@ def small(passes, monkeypatch):
     for name, number in (("SELECTING", 128), ("PAIRS", 600)):
         monkeypatch.setattr(passes, name, number, raising=False)
     return passes
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_truncate_with_blocks_as_they_are(passes, dtype):
-    check(passes, ascending(N, np.int32), inputs(dtype)["student"], 500)
 
 
 @pytest.mark.thin(1)
@@ -202,3 +198,14 @@ def test_the_largest_of_a_vector_whatever_the_threshold(cuda, dtype, gradient_ty
                 assert same(found, (columns[0], values[0] + dtype(0))) and int(least) == magnitude_bits(values).min()
                 assert int(count) == (magnitude_bits(scores) >= max(threshold, 1)).sum()
                 assert there.tobytes() == sums.tobytes()
+
+
+@emulated
+def test_a_threshold_serves_until_a_later_one_is_known(cuda, monkeypatch):
+    x, state, used = inputs(np.float32)["normal"], ThresholdState(), []
+    monkeypatch.setattr(cuda.told.Told, "known", lambda self: len(used) == 3)
+    for step in range(6):
+        used += [state.threshold.latest() if step else 0]
+        selected, state = Threshold(zeros=True).select(put(cuda, x), 300, state)
+        assert same(selected[:2], array.truncate(np.arange(N, dtype=np.int32), x, 300))
+    assert used[:3] == [0, 0, 0] and used[3] > 1 and used[4:] == [used[3]] * 2 and int(state.threshold) > 1

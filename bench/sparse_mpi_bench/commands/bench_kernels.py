@@ -101,7 +101,7 @@ def _torch() -> Any:
 
 def _methods(x: Array, pairs: SparseVector) -> dict[str, Method]:
     n, k, own = len(x), pairs.nnz, kernels.of(x)
-    threshold = kernels.kth_magnitude(x, k, most=k)
+    threshold = kernels.kth_magnitude(x, k)
     residual, gradient = x.copy(), namespace(x).zeros_like(x)
     source = namespace(x).ones(n + n // 2, np.float32)
     target = namespace(x).empty_like(source)
@@ -121,7 +121,7 @@ def _methods(x: Array, pairs: SparseVector) -> dict[str, Method]:
         "select": lambda: own.select(x, threshold, 2 * k),
         "accumulate + select": lambda: _accumulated(residual, gradient, k, threshold),
         "exact top-k": lambda: top_k(x, k),
-        "exact k-th": lambda: kernels.kth_magnitude(x, k, most=k),
+        "exact k-th": lambda: kernels.kth_magnitude(x, k),
         "top-k of rows": lambda: own.top_k_rows(matrix, each),
         "truncate to a half": lambda: own.truncate(pairs.indices, pairs.values, max(1, k // 2)),
         "merge of 4": lambda: own.merge(several, values, n),
