@@ -6,8 +6,8 @@ from 64 P on less k mod P: every rank elects, among its own entries, a fair samp
 of votes. Stores n + n/P numbers on each rank.
 
 All lengths follow from n, k and P: a rank sends every other one c k/P votes, and all know how many entries each elects.
-For its own entries it also has votes of its own, which are exact, and two to four times as many. Where fewer of them
-than it elects have votes, its first ones are elected, too, whose values may be 0.
+For its own entries a rank counts its own votes, too: exact ones, and two to four times c k/P of them. Where fewer than
+it elects have votes, its first entries are elected, whose values may be 0.
 
 Ok-Topk sums an entry only over the ranks that selected it. Here a selection is only a vote, sparse and coarsely
 rounded; every rank then sends its full value of each elected entry. More of the gradient travels with an entry, and all
