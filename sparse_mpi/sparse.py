@@ -89,8 +89,8 @@ def at_least(
 ) -> SparseVector | None:
     """Return the entries of ``x`` with magnitude bits from ``threshold`` on, or None for more than ``most``.
 
-    ``add`` ``(n,)``, if given, is added to ``x`` in place, in the same pass. With ``squares`` ``(n,)`` entries are
-    those in ``x / sqrt(squares)``, see `Kernels.standardized`.
+    On the host, ``add`` ``(n,)``, if given, is added to ``x`` in place, in the same pass, and with ``squares`` ``(n,)``
+    entries are those in ``x / sqrt(squares)``, see `Kernels.standardized`; on a device `largest` does both.
     """
     if squares is not None:
         found = kernels.host().select_standardized(x, squares, threshold, most, add)

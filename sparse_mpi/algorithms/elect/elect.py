@@ -187,8 +187,9 @@ class Elect(Algorithm):
         packed, mine = pack_ballots(ballots, quotas, owners.regions), np.full(comm.size, rank)
         for votes in (packed.vector, kept):
             owners.add(my_vote_sum, votes)
-        came = unpack_ballots(_exchanged(packed, comm), quotas[mine], owners.regions[mine], size, acc.dtype)
-        for votes, counts in ((came, quotas[mine]), (kept, np.array([kept.nnz]))):
+        coming = quotas[mine]
+        came = unpack_ballots(_exchanged(packed, comm), coming, owners.regions[mine], size, acc.dtype)
+        for votes, counts in ((came, coming), (kept, np.array([kept.nnz]))):
             passes.add_in_order(all_vote_sum, votes.indices, votes.values, rank * owners.width, counts)
 
         # Elect: a rank elects as many of its entries as any other, those with the largest sums of votes.
@@ -200,7 +201,7 @@ class Elect(Algorithm):
         # Broadcast winners: all ranks learn which entries are elected.
         message = pack_positions(elected, quotas[rank : rank + 1], owners.regions[:1])
         gathered, _ = comm.allgatherv(message, positions_lengths(quotas, owners.regions))
-        indices = owners.indices(unpack_positions(gathered, quotas, owners.regions, ballots.size))
+        indices = owners.indices(unpack_positions(gathered, quotas, owners.regions, size))
         indices.sort()
         passes.clear(my_vote_sum, indices)
         turn = (state.turn + 1) % comm.size

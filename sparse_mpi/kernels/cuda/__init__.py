@@ -84,14 +84,15 @@ def top_k(x: Array, k: int) -> tuple[Array, Array, Number]:
 def largest(
     x: Array, k: int, threshold: int, most: int, add: Array | None = None, squares: Array | None = None
 ) -> tuple[Array, Array, Number, Number]:
-    x, found, types, highest = cupy.ascontiguousarray(widened(x)), Told(1), dict[str, Any](), np.finfo(wide_type(x)).max
-    over, given = _or_none(squares), [x]
+    x, found, types = cupy.ascontiguousarray(widened(x)), Told(1), dict[str, Any]()
+    given = [x] if add is None else [x, cupy.ascontiguousarray(add)]
     if add is not None:
-        given, types = [x, cupy.ascontiguousarray(add)], {"GRADIENT": add.dtype}
+        types["GRADIENT"] = add.dtype
     if squares is not None:
-        given, types = [over, highest, *given], {"SQUARES": 1, **types}
+        given[:0] = cupy.ascontiguousarray(squares), np.finfo(x.dtype).max
+        types["SQUARES"] = 1
     indices, values, counted, passed = _passing(x, given, threshold, most, **types)
-    kept = _kept(indices, values, k, found, (passed, x, x.size, over, highest))
+    kept = _kept(indices, values, k, found, passed, x, squares)
     return *kept, Later(found.written().number, found.known), Later(counted.number)
 
 
@@ -258,18 +259,23 @@ def truncate_least(indices: Array | None, values: Array, k: int, reuse: bool = F
 
 
 def _kept(
-    indices: Array | None, values: Array, k: int, least: Told | None, whole: tuple[Any, ...] = ()
+    indices: Array | None,
+    values: Array,
+    k: int,
+    least: Told | None,
+    passed: Array | None = None,
+    x: Array | None = None,
+    squares: Array | None = None,
 ) -> tuple[Array, Array]:
-    values, nothing = cupy.ascontiguousarray(values), np.uintp(0)
-    index = index_dtype(values.size) if indices is None else indices.dtype
+    values, size = cupy.ascontiguousarray(values), values.size if x is None else x.size
+    index = index_dtype(size) if indices is None else indices.dtype
     kept, largest = cupy.empty(k, index), cupy.empty(k, values.dtype)
-    size = whole[2] if whole else values.size
     shares, passes = min(SHARES, blocks_for(size, PAIRS)), blocks_for(8 * values.itemsize - 1, DIGIT)
     state = cleared(2 + passes + 3 * shares + passes * (1 << DIGIT) // 2)
     keep = kernel("keep_largest", "largest.cu", SELECTING, DIGIT=DIGIT, REAL=values.dtype, INDEX=index)
     given = _or_none(indices), values, values.size, PAIRS, int(k)
-    passing = whole or (nothing, nothing, 0, nothing, values.dtype.type(0))
-    start(keep, shares, *given, *passing, kept, largest, state, pointer(least), threads=SELECTING)
+    beside = _or_none(passed), _or_none(x), size, _or_none(squares), np.finfo(values.dtype).max
+    start(keep, shares, *given, *beside, kept, largest, state, pointer(least), threads=SELECTING)
     return kept, largest
 
 

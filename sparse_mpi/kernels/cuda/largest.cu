@@ -34,9 +34,10 @@ select_rows(const REAL* x, const int64* table, INDEX* indices, REAL* values) {
     }
 }
 
-// One block an owner of votes, `width` numbers each: keeps those of most worth, as many as its quota. Where it has fewer,
-// its first other numbers are there, too, with delta 0. If there are `more` for owner `own`, they come last of all `most`,
-// and its quota has none. ends: the sums of all counts up to each one, `tiles` an owner. quotas: memory of the host.
+// One block an owner of votes, `width` numbers each: keeps those of most worth, as many as its quota. Where it has
+// fewer, its first other numbers are there, too, with delta 0. If there are `more` for owner `own`, they come last of
+// all `most`, and its quota has none. ends: the sums of all counts up to each one, `tiles` an owner. quotas: memory of
+// the host.
 extern "C" __global__ void __launch_bounds__(THREADS)
 keep_votes(const int64* ends, int64 tiles, int64 width, int64 own, int64 more, int64 most, const INDEX* numbers,
            const REAL* deltas, const REAL* worth, const int64* quotas, INDEX* kept, REAL* largest) {
@@ -81,7 +82,7 @@ keep_votes(const int64* ends, int64 tiles, int64 width, int64 own, int64 more, i
     for (int64 at = threadIdx.x; at < there; at += THREADS) write(at < lead ? numbers[at] - begin : lacking + at, at);
 }
 
-// What `keep_largest` chooses from: pairs, or all entries of a vector, over the roots of their squares if there are any.
+// What `keep_largest` chooses from: pairs, or all entries of a vector, over the roots of squares if there are any.
 struct Entries {
     const INDEX* indices;
     const REAL *values, *squares;
@@ -92,8 +93,9 @@ struct Entries {
 };
 
 // Keeps k of m pairs, 1 <= k <= m < 2^32, which are so few that they mostly stay in the caches. A block has a share of
-// the pairs; so many are `worth` a block. Or there is room for m, `passed` tells how many there are, as `preceding` does, and they are what reaches a
-// threshold in x, of n entries: if there are too few, or more than m, the k come from all of x.
+// the pairs: about as many as are `worth` one, or more if there are too few blocks. With `passed` there is room for m,
+// it tells how many there are, as `preceding` does, and they are what reaches a threshold in x, of n entries: if there
+// are too few, or more than m, the k come from all of x.
 //
 // All passes are in one launch, though each needs what all shares have counted in the one before. A barrier of the
 // whole grid would hang where other work keeps some blocks from starting, and one block alone would be slow. So blocks
@@ -108,8 +110,9 @@ struct Entries {
 constexpr uint64 FOUND = 1ull << 63;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-keep_largest(const INDEX* indices, const REAL* pairs, int64 m, int64 worth, int64 k, const uint64* passed, const REAL* x, int64 n,
-             const REAL* squares, REAL most, INDEX* kept, REAL* largest, uint64* state, int64* least) {
+keep_largest(const INDEX* indices, const REAL* pairs, int64 m, int64 worth, int64 k, const uint64* passed,
+             const REAL* x, int64 n, const REAL* squares, REAL most, INDEX* kept, REAL* largest, uint64* state,
+             int64* least) {
     __shared__ uint32 counts[BINS];
     __shared__ int64 drawn;
     __shared__ uint64 before[2];
